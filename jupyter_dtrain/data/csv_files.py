@@ -14,8 +14,9 @@ import torch
 
 from ..errors import DataError
 from .columns import Names, column_of, columns_to_read, selected
-from .files import File, Paths, check_unchanged, find_files, no_rows
+from .files import CountedFile, File, Paths, counted_file, find_files, no_rows
 from .order import Numbers
+from .progress_line import ProgressLine, progress_line
 from .row_groups import RowGroupDataset
 from .tables import TableRowGroups, common_schema, said_of
 
@@ -71,8 +72,9 @@ def csv(
 
     system, files = find_files(paths, filesystem, ".csv")
     wanted = columns_to_read(features, target)
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        indexes = list(threads.map(partial(_index, system, delimiter=delimiter, block_bytes=block_bytes), files))
+    size = sum(file.size for file in files)
+    with progress_line("Looking for the rows of CSV files", size, in_bytes=True) as line, ThreadPoolExecutor(_AT_ONCE) as threads:
+        indexes = list(threads.map(partial(_index, system, delimiter=delimiter, block_bytes=block_bytes, line=line), files))
     given = {name: pa.type_for_alias(kind) if isinstance(kind, str) else kind for name, kind in (column_types or {}).items()}
     nothing = {index.header: dict.fromkeys(index.header, pa.null()) for index in indexes}
     common_schema([(file.path, nothing[index.header]) for file, index in zip(files, indexes, strict=True)], wanted)
@@ -112,23 +114,24 @@ class _Index:
     rows: list[int]
 
 
-def _index(system: fs.FileSystem, file: File, *, delimiter: str, block_bytes: int) -> _Index:
+def _index(system: fs.FileSystem, file: File, *, delimiter: str, block_bytes: int, line: ProgressLine) -> _Index:
     def read() -> _Index:
         if not file.size:
             raise DataError("the file is empty (0 bytes)")
-        with system.open_input_file(file.path) as opened:
-            return _index_of(opened, file.size, delimiter, block_bytes)
+        with counted_file(system, file) as opened:
+            return _index_of(opened, file.size, delimiter, block_bytes, line)
 
     return said_of(f"The lines of {file.path}", read, "Leave it out, or write it again.")
 
 
-def _index_of(opened: Any, size: int, delimiter: str, block_bytes: int) -> _Index:
+def _index_of(opened: CountedFile, size: int, delimiter: str, block_bytes: int, line: ProgressLine) -> _Index:
     """Walk over a file once; a line that ends within quotes goes on."""
     header: tuple[str, ...] = ()
     found = _Index((), [], [], [])
     place, rest = 0, b""
     while place < size or rest:
         data = opened.read(block_bytes)
+        line.add(len(data))
         is_last = place + len(data) >= size or not data
         text = np.frombuffer(rest + data, np.uint8)
         start = place - len(rest)
@@ -177,19 +180,19 @@ class _Reader:
         """Return these columns of the lines that begin and end at these bytes."""
         from pyarrow import csv as arrow
 
-        file = self.files[number]
-        check_unchanged(self._system, file)
-        with self._system.open_input_file(file.path) as opened:
+        with counted_file(self._system, self.files[number]) as opened:
             opened.seek(begin)
             data = opened.read(end - begin)
-        return arrow.read_csv(
-            io.BytesIO(data),
-            read_options=arrow.ReadOptions(column_names=list(self._headers[number]), block_size=max(1 << 20, len(data) + 1)),
-            parse_options=arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-            convert_options=arrow.ConvertOptions(
-                include_columns=columns, column_types={name: types[name] for name in columns if name in types}, strings_can_be_null=False
-            ),
-        )
+            return arrow.read_csv(
+                io.BytesIO(data),
+                read_options=arrow.ReadOptions(column_names=list(self._headers[number]), block_size=max(1 << 20, len(data) + 1)),
+                parse_options=arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                convert_options=arrow.ConvertOptions(
+                    include_columns=columns,
+                    column_types={name: types[name] for name in columns if name in types},
+                    strings_can_be_null=False,
+                ),
+            )
 
 
 class CsvRowGroups(TableRowGroups):

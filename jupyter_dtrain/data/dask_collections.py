@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 from ..errors import DataError, UsageError
+from ..system import read_counters
+from ..system.read_counters import BYTES, DECODING, PARTITIONS
 from .columns import Names, column_of, columns_to_read, nbytes_of, selected
 from .files import check_extra
 from .order import Numbers
@@ -181,7 +183,8 @@ def _computed(value: Any) -> Any:
     from dask.base import compute
 
     try:
-        return compute(value)[0]  # type: ignore[no-untyped-call]
+        with read_counters.spent(PARTITIONS):
+            return compute(value)[0]  # type: ignore[no-untyped-call]
     except Exception as error:
         raise DataError(f"{type(error).__name__}: {error}") from error
 
@@ -214,7 +217,11 @@ class FrameRowGroups(TableRowGroups):
 
     def table(self, group: int, columns: list[str]) -> pa.Table:
         """Compute a partition."""
-        return _as_table(_computed(self._parts[group])).select(columns)
+        frame = _computed(self._parts[group])
+        with read_counters.spent(DECODING):
+            table = _as_table(frame).select(columns)
+        read_counters.add(BYTES, table.nbytes)
+        return table
 
 
 class _Parts(RowGroups):
@@ -236,7 +243,9 @@ class _Parts(RowGroups):
             for store in found:
                 if len(store) != self.counts[group]:
                     raise DataError(f"it has {len(store)} rows, and had {self.counts[group]} when the data set was made")
-            return found, sum(map(nbytes_of, found))
+            nbytes = sum(map(nbytes_of, found))
+            read_counters.add(BYTES, nbytes)
+            return found, nbytes
 
         name = self.name(group)
         return said_of(name[:1].upper() + name[1:], read, _TO_DO)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DataError, UsageError
+from ..system import read_counters
+from ..system.read_counters import BYTES, DECODING, FILES
 
 if TYPE_CHECKING:
     from pyarrow import fs
@@ -138,6 +142,61 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 def _file(info: fs.FileInfo) -> File:
     return File(info.path, info.size or 0, info.mtime_ns)
+
+
+@contextmanager
+def counted_file(system: fs.FileSystem, file: File) -> Iterator[CountedFile]:
+    """Open a file that has to be what it was; what is read of it is counted, and the rest of the ``with`` block decodes that."""
+    with read_counters.spent(FILES):
+        check_unchanged(system, file)
+        # Not mapped: a file that is cut short while it is read would end the process.
+        opened = system.open_input_file(file.path)
+    counted, began = CountedFile(opened), perf_counter()
+    with opened:
+        yield counted
+    read_counters.add(DECODING, perf_counter() - began - counted.seconds)
+
+
+class CountedFile:
+    """A file of Arrow's whose bytes and seconds are counted, as far as Arrow asks of one that is Python's.
+
+    Attributes
+    ----------
+    seconds : float
+        Spent in it.
+    """
+
+    closed = False
+
+    def __init__(self, opened: Any) -> None:
+        self._opened = opened
+        self.seconds = 0.0
+        self.seek, self.tell, self.size = opened.seek, opened.tell, opened.size
+
+    def read(self, nbytes: int | None = None) -> bytes:
+        """Read bytes."""
+        found: bytes = self._counted(self._opened.read, nbytes)
+        return found
+
+    def read_buffer(self, nbytes: int | None = None) -> Any:
+        """Read bytes into a buffer of Arrow's."""
+        return self._counted(self._opened.read_buffer, nbytes)
+
+    def _counted(self, read: Callable[[int | None], Any], nbytes: int | None) -> Any:
+        began = perf_counter()
+        found = read(nbytes)
+        seconds = perf_counter() - began
+        self.seconds += seconds
+        read_counters.add(FILES, seconds)
+        read_counters.add(BYTES, len(found))
+        return found
+
+    def close(self) -> None:
+        """Leave it open: who has opened it closes it."""
+
+    def readable(self) -> bool:
+        """Return that it can be read."""
+        return True
 
 
 def check_unchanged(system: fs.FileSystem, file: File) -> None:

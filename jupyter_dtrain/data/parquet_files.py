@@ -13,8 +13,9 @@ import torch
 
 from ..errors import DataError
 from .columns import Names, column_of, columns_to_read, selected
-from .files import File, Paths, check_unchanged, find_files, no_rows
+from .files import File, Paths, counted_file, find_files, no_rows
 from .order import Numbers
+from .progress_line import ProgressLine, progress_line
 from .row_groups import RowGroupDataset
 from .tables import TableRowGroups, common_schema, said_of
 
@@ -67,8 +68,8 @@ def parquet(
     """
     system, files = find_files(paths, filesystem, ".parquet")
     wanted = columns_to_read(features, target)
-    with ThreadPoolExecutor(_AT_ONCE) as threads:
-        footers = list(threads.map(partial(_footer, system, columns=wanted), files))
+    with progress_line("Reading footers", len(files), in_bytes=False) as line, ThreadPoolExecutor(_AT_ONCE) as threads:
+        footers = list(threads.map(partial(_footer, system, columns=wanted, line=line), files))
     schema = common_schema([(file.path, footer.types) for file, footer in zip(files, footers, strict=True)], wanted, dtype, target_dtype)
     filled = [(file, footer) for file, footer in zip(files, footers, strict=True) if sum(footer.rows)]
     if not filled:
@@ -105,7 +106,7 @@ class _Footer:
     """By row group and column: bytes that are not compressed."""
 
 
-def _footer(system: fs.FileSystem, file: File, columns: list[str]) -> _Footer:
+def _footer(system: fs.FileSystem, file: File, columns: list[str], line: ProgressLine) -> _Footer:
     import pyarrow.parquet as pq
 
     def read() -> _Footer:
@@ -119,6 +120,7 @@ def _footer(system: fs.FileSystem, file: File, columns: list[str]) -> _Footer:
                 {name: group.column(places[name]).total_uncompressed_size if name in places else 0 for name in columns} for group in groups
             ]
             types = {name: schema.field(name).type for name in schema.names}
+            line.add(1)
             return _Footer(types, [group.num_rows for group in groups], sizes)
 
     return said_of(f"The footer of {file.path}", read, "Is it a whole Parquet file? Leave it out, or write it again.")
@@ -163,8 +165,5 @@ class ParquetRowGroups(TableRowGroups):
         import pyarrow.parquet as pq
 
         number, row_group = self._groups[group].tolist()
-        file = self._files[number]
-        check_unchanged(self._system, file)
-        # Not mapped: a file that is cut short while it is read would end the process.
-        with self._system.open_input_file(file.path) as opened, pq.ParquetFile(opened) as found:
+        with counted_file(self._system, self._files[number]) as opened, pq.ParquetFile(opened) as found:
             return found.read_row_group(row_group, columns=columns, use_threads=True)

@@ -11,6 +11,8 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from ..errors import UsageError
+from ..system import read_counters
+from ..system.read_counters import ROWS, TRANSFORMS
 from .cache import GroupCache, cache_of
 from .columns import Piece, Selection, gather
 from .order import BatchRows, EpochOrder, Numbers, plan
@@ -112,6 +114,7 @@ class RowGroupDataset(Dataset[Any]):
         rows = indices.numbers if isinstance(indices, BatchRows) else np.asarray(indices, np.int64)
         if not len(rows):
             return []
+        read_counters.add(ROWS, len(rows))
         pieces = self._pieces(rows)
         if isinstance(indices, BatchRows) and indices.ahead:
             self._cache().read_ahead(indices.ahead, self._source.load)
@@ -122,7 +125,8 @@ class RowGroupDataset(Dataset[Any]):
         ]
         if self.transform is None and self.target_transform is None and not isinstance(parts[0], list):
             return RowBatch(len(rows), *parts)
-        return list(self._transformed(parts, len(rows)))
+        with read_counters.spent(TRANSFORMS):
+            return list(self._transformed(parts, len(rows)))
 
     def _transformed(self, parts: list[Any], total: int) -> Iterator[Any]:
         for number in range(total):

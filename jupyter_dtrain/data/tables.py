@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ..errors import DataError
+from ..system import read_counters
+from ..system.read_counters import DECODING
 from .columns import Column, Selection, fill_nulls, nbytes_of
 from .order import Numbers
 from .row_groups import RowGroups
@@ -95,9 +97,10 @@ class TableRowGroups(RowGroups):
             table = self.table(group, [column.name for column in self._columns])
             if table.num_rows != self.counts[group]:
                 raise DataError(f"it has {table.num_rows} rows, and had {self.counts[group]} when the data set was made")
-            table = fill_nulls(table, self._fill_null)
-            parts = [part.decode(table) for part in (self.features, self.target) if part is not None]
-            return tuple(parts), sum(map(nbytes_of, parts))
+            with read_counters.spent(DECODING):
+                table = fill_nulls(table, self._fill_null)
+                parts = [part.decode(table) for part in (self.features, self.target) if part is not None]
+                return tuple(parts), sum(map(nbytes_of, parts))
 
         name = self.name(group)
         return said_of(name[:1].upper() + name[1:], read, self.to_do)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..protocol import Message, TimeSplit
+from ..system import read_counters
 from .current_run import current_run
 
 OTHER, DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OUTSIDE = range(7)  # the last: before and after the cell
@@ -38,6 +39,7 @@ class Timing:
         self._reported: list[float] = [0.0] * OUTSIDE
         self.part = OUTSIDE
         self.num_workers: int | None = None
+        self._read_before = read_counters.Counts()
 
     def switch(self, part: int) -> int:
         """Go over to `part`, and return the one before: going back to it is a switch too."""
@@ -49,6 +51,8 @@ class Timing:
 
     def start(self) -> None:
         """Begin to count."""
+        read_counters.own()
+        self._read_before = read_counters.read()
         current_run.timing = self
         self.switch(OTHER)
 
@@ -64,6 +68,7 @@ class Timing:
         if now == self._reported:
             return []
         self._reported = now
+        read = [after - before for before, after in zip(self._read_before, read_counters.read(), strict=True)]
         return [
             TimeSplit(
                 rank=self._rank,
@@ -75,6 +80,12 @@ class Timing:
                 optimizer=now[OPTIMIZER],
                 other=now[OTHER],
                 num_workers=self.num_workers,
+                rows=int(read[read_counters.ROWS]),
+                bytes_read=int(read[read_counters.BYTES]),
+                files=read[read_counters.FILES],
+                partitions=read[read_counters.PARTITIONS],
+                decoding=read[read_counters.DECODING],
+                transforms=read[read_counters.TRANSFORMS],
             )
         ]
 

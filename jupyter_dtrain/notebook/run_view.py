@@ -39,6 +39,8 @@ SUMMARY_PART = 0.02
 """or by such a part of the run's time: a notebook that several people edit keeps every one of them."""
 SHARE = 0.01
 """Part of the time that may go into either."""
+LONG = 5.0
+"""Seconds from which a cell that trains nothing and reads large data has a view all the same."""
 MAX_POINTS = 500
 """Points of one curve: a chart in a cell has about as many pixels."""
 _log = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ class RunView:
             self._finish(recorder.run_update(), recorder)
         elif self._view == "live" and time.monotonic() >= self._due:
             run = recorder.run_update()
-            if self._at_once or run.step:
+            if self._at_once or run.step or (run.rows_per_second and run.elapsed > LONG):
                 self._draw(run, recorder)
 
     def _draw(self, run: RunUpdate, recorder: ViewedRun) -> None:

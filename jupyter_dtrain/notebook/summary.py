@@ -14,6 +14,7 @@ from ..protocol import RUN_PHASES_ENDED, ClusterUpdate, DetachedRun, Points, Run
 from ..runs.curves import EPOCH, LEARNING_RATE, LOSS, SAMPLES_PER_SECOND
 from ..runs.run_progress import duration
 from ..runs.svg_chart import picture
+from ..system.resources import size_text
 
 MAX_ROWS = 8
 _LEVELS = "▁▂▃▄▅▆▇█"
@@ -63,6 +64,8 @@ class Summary:
             facts = [f"at step {run.step:,} after {duration(run.elapsed)}"]
         if run.samples_per_second:
             facts.append(f"{run.samples_per_second:,.0f} samples/s")
+        if read := reading_text(run):
+            facts.append(f"read at {read}")
         return ", ".join(facts) + f" on {run.world_size} engine{'' if run.world_size == 1 else 's'}"
 
     @property
@@ -112,6 +115,14 @@ class Summary:
             parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
         parts.append(picture(self._curves))
         return "\n".join(part for part in parts if part)
+
+
+def reading_text(run: RunUpdate) -> str:
+    """Return how fast data sets of this project give rows and read for them; nothing where there are none."""
+    if not run.rows_per_second:
+        return ""
+    rows = f"{run.rows_per_second:,.0f} rows/s"
+    return rows if not run.bytes_per_second else f"{rows}, {size_text(run.bytes_per_second)}/s"
 
 
 def _row(curve: Points) -> _Row | None:

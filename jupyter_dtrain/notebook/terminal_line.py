@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from .summary import reading_text
+
 if TYPE_CHECKING:
     from ..runs.record import ViewedRun
 
@@ -56,11 +58,13 @@ class TerminalLine:
             return
         self._due = now + INTERVAL
         state = run.run_update()
-        if state.step:
+        read = reading_text(state)
+        if state.step or read:
+            step = f"step {state.step:,}" if state.step else None
             loss = None if state.loss is None else f"loss {state.loss:.4g}"
             done = None if state.fraction is None else f"{state.fraction:.0%}"
             left = None if state.remaining is None else f"ETA {_clock(state.remaining)}"
-            self.show(" · ".join(filter(None, [f"{state.name}: step {state.step:,}", loss, done, left])))
+            self.show(f"{state.name}: " + " · ".join(filter(None, [step, loss, done, left, read])))
 
     def clear(self) -> None:
         """Take the line away: something else is shown."""

@@ -88,6 +88,10 @@ class TimeSplit(Message):
     `data` was spent waiting for batches, `communication` waiting for other ranks or for what they send, `other` in the cell's own code
     between the parts. `step` is the number of steps finished. `num_workers` is that of the loader whose batch came last, ``None``
     before the first.
+
+    Of data sets of this project (``jupyter_dtrain.data``) it has the `rows` that they gave and the `bytes_read` for them, and how many
+    seconds all threads and workers were busy with `files`, with computing `partitions`, with `decoding` and with `transforms` of samples:
+    they are no parts of the time, as they go on beside it.
     """
 
     rank: int
@@ -99,6 +103,12 @@ class TimeSplit(Message):
     optimizer: float
     other: float
     num_workers: int | None = None
+    rows: int = 0
+    bytes_read: int = 0
+    files: float = 0.0
+    partitions: float = 0.0
+    decoding: float = 0.0
+    transforms: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,7 +37,8 @@ class RunUpdate(Message):
     """The current or last run as it is now. Times in seconds (`started` since the epoch), ``None``: not known (yet).
 
     `loss` is the last step's. Where it was not finite, which JSON cannot say, it is ``None``, and `odd_loss` is its text: ``nan``, ``inf``.
-    `samples_per_second` counts all ranks: over the last few seconds, and over all steps once the run has ended. `fraction` of the loops
+    `samples_per_second` counts all ranks: over the last few seconds, and over all steps once the run has ended. So do `rows_per_second`
+    and `bytes_per_second`, of what data sets of this project have given and read; ``None`` where there is none. `fraction` of the loops
     around its steps is done, and the rest takes the `remaining` seconds at the recent speed: an estimate, which knows of no ``break``.
     `checkpoint` is the step of the last one that was written to disk: what a run goes on from whose kernel has ended. A `detached` run
     goes on without the kernel.
@@ -57,6 +58,8 @@ class RunUpdate(Message):
     odd_loss: str | None = None
     learning_rate: float | None = None
     samples_per_second: float | None = None
+    rows_per_second: float | None = None
+    bytes_per_second: float | None = None
     fraction: float | None = None
     remaining: float | None = None
     checkpoint: int | None = None

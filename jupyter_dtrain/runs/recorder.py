@@ -43,7 +43,7 @@ from .curves import (
     finite,
     non_finite_text,
 )
-from .run_progress import DeviceReports, KnownHyperparameters, Notices, Pace, Throughput, TimeSplits
+from .run_progress import DeviceReports, KnownHyperparameters, Notices, Pace, ReadingSpeed, Throughput, TimeSplits
 
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""
@@ -109,6 +109,7 @@ class RunRecorder:
         self._rate_recorded = -math.inf
         self._devices = DeviceReports()
         self._times = TimeSplits()
+        self._reading = ReadingSpeed()
         self._notices = Notices()
         self._loss_was_odd = False
         self._scalars = LoggedScalars(MEASURED)
@@ -150,7 +151,8 @@ class RunRecorder:
                     self._curves.record(f"{OF_DEVICES}{event.rank}/utilization", self._last.step, event.time, event.utilization)
                     self._curves.record(f"{OF_DEVICES}{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
                 case TimeSplit():
-                    self._times.add(event)
+                    self._reading.add(self._times.add(event))
+                    self._changed |= event.rows > 0
                 case Scalars():
                     self._log(event)
                 case Hyperparameters():
@@ -343,6 +345,7 @@ class RunRecorder:
 
     def _run_update(self) -> RunUpdate:
         progress = self._progress
+        rows, bytes_read = self._reading.overall() if self.has_ended else self._reading.recent()
         return RunUpdate(
             run_id=self._run_id,
             name=self._name,
@@ -358,6 +361,8 @@ class RunRecorder:
             odd_loss=non_finite_text(self._last.loss),
             learning_rate=finite(self._last.learning_rate),
             samples_per_second=self._throughput.overall() if self.has_ended else self._throughput.recent(),
+            rows_per_second=rows,
+            bytes_per_second=bytes_read,
             fraction=self._pace.fraction,
             remaining=self._pace.remaining() if self._phase == "running" else None,
             checkpoint=self._checkpoint,

@@ -118,6 +118,7 @@ class Throughput:
 # an engine that died, goes on from what was spent before.
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
+READ = ("rows", "bytes_read", "files", "partitions", "decoding", "transforms")
 
 
 class TimeSplits:
@@ -133,13 +134,14 @@ class TimeSplits:
         if rank in self._now:
             self._before[rank] = self._now[rank]
 
-    def add(self, split: TimeSplit) -> None:
-        """Take a report."""
+    def add(self, split: TimeSplit) -> TimeSplit:
+        """Take a report, and return the rank's sums."""
         before = self._before.get(split.rank)
         if before is not None:
-            split = replace(split, **{part: getattr(before, part) + getattr(split, part) for part in PARTS})
+            split = replace(split, **{part: getattr(before, part) + getattr(split, part) for part in (*PARTS, *READ)})
         self._now[split.rank] = split
         self._fresh.add(split.rank)
+        return split
 
     def all(self) -> list[TimeSplit]:
         """Return the sums of all ranks."""
@@ -149,6 +151,35 @@ class TimeSplits:
         """Return the sums that have changed since the last call."""
         fresh, self._fresh = sorted(self._fresh), set()
         return [self._now[rank] for rank in fresh]
+
+
+class ReadingSpeed:
+    """Rows and bytes a second that data sets of this project give and read on all ranks. Not thread-safe: its owner locks."""
+
+    def __init__(self, *, window: float = WINDOW) -> None:
+        self._window = window
+        self._seen: dict[int, deque[tuple[float, int, int]]] = {}  # by rank: seconds of its time, rows, bytes
+
+    def add(self, split: TimeSplit) -> None:
+        """Take the sums of a rank's times so far."""
+        seen = self._seen.setdefault(split.rank, deque([(0.0, 0, 0)]))
+        seconds = sum(getattr(split, part) for part in PARTS)
+        seen.append((seconds, split.rows, split.bytes_read))
+        while len(seen) > 2 and seen[1][0] <= seconds - self._window:
+            seen.popleft()
+
+    def recent(self) -> tuple[float | None, float | None]:
+        """Return rows and bytes a second of the last while; ``None`` for nothing."""
+        return self._rates([(seen[0], seen[-1]) for seen in self._seen.values()])
+
+    def overall(self) -> tuple[float | None, float | None]:
+        """Return the same of the whole run."""
+        return self._rates([((0.0, 0, 0), seen[-1]) for seen in self._seen.values()])
+
+    def _rates(self, spans: list[tuple[tuple[float, int, int], tuple[float, int, int]]]) -> tuple[float | None, float | None]:
+        spans = [(first, last) for first, last in spans if last[0] > first[0]]
+        rows, nbytes = (sum((last[what] - first[what]) / (last[0] - first[0]) for first, last in spans) for what in (1, 2))
+        return rows or None, nbytes or None
 
 
 class DeviceReports:

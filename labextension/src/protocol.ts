@@ -165,6 +165,12 @@ export interface IDeviceUse {
  * or for what they send, `other` in the cell's own code between the parts.
  * `step` is the number of steps finished. `num_workers` is that of the loader
  * whose batch came last, `null` before the first.
+ *
+ * Of data sets of this project (`jupyter_dtrain.data`) it has the `rows` that
+ * they gave and the `bytes_read` for them, and how many seconds all threads and
+ * workers were busy with `files`, with computing `partitions`, with `decoding`
+ * and with `transforms` of samples: they are no parts of the time, as they go
+ * on beside it.
  */
 export interface ITimeSplit {
   type: 'time_split';
@@ -177,6 +183,12 @@ export interface ITimeSplit {
   optimizer: number;
   other: number;
   num_workers: number | null;
+  rows: number;
+  bytes_read: number;
+  files: number;
+  partitions: number;
+  decoding: number;
+  transforms: number;
 }
 
 /**
@@ -331,11 +343,13 @@ export interface IClusterUpdate {
  * `loss` is the last step's. Where it was not finite, which JSON cannot say, it
  * is `null`, and `odd_loss` is its text: `nan`, `inf`. `samples_per_second`
  * counts all ranks: over the last few seconds, and over all steps once the run
- * has ended. `fraction` of the loops around its steps is done, and the rest
- * takes the `remaining` seconds at the recent speed: an estimate, which knows
- * of no `break`. `checkpoint` is the step of the last one that was written to
- * disk: what a run goes on from whose kernel has ended. A `detached` run goes
- * on without the kernel.
+ * has ended. So do `rows_per_second` and `bytes_per_second`, of what data sets
+ * of this project have given and read; `null` where there is none. `fraction`
+ * of the loops around its steps is done, and the rest takes the `remaining`
+ * seconds at the recent speed: an estimate, which knows of no `break`.
+ * `checkpoint` is the step of the last one that was written to disk: what a run
+ * goes on from whose kernel has ended. A `detached` run goes on without the
+ * kernel.
  */
 export interface IRunUpdate {
   type: 'run_update';
@@ -353,6 +367,8 @@ export interface IRunUpdate {
   odd_loss: string | null;
   learning_rate: number | null;
   samples_per_second: number | null;
+  rows_per_second: number | null;
+  bytes_per_second: number | null;
   fraction: number | null;
   remaining: number | null;
   checkpoint: number | null;

@@ -1,12 +1,23 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
 import { advise, straggler } from '../src/model/advice';
-import { PARTS, RankTimes, total, type Parts } from '../src/model/times';
+import {
+  PARTS,
+  RankTimes,
+  READING,
+  total,
+  type Part,
+  type Reading
+} from '../src/model/times';
 
-const NOTHING = Object.fromEntries(PARTS.map(part => [part, 0])) as Parts;
+type Seconds = Record<Part | Reading | 'rows' | 'bytes_read', number>;
+
+const NOTHING = Object.fromEntries(
+  [...PARTS, ...READING, 'rows', 'bytes_read'].map(part => [part, 0])
+) as Seconds;
 
 /** A rank after 20 steps that took these seconds. */
-function rank(number: number, parts: Partial<Parts>, workers = 0): RankTimes {
+function rank(number: number, parts: Partial<Seconds>, workers = 0): RankTimes {
   return new RankTimes({
     ...NOTHING,
     ...parts,
@@ -65,11 +76,35 @@ describe('the advice', () => {
       kind: 'data',
       rank: 3,
       share: 0.5,
-      workers: 4
+      workers: 4,
+      most: null
     });
     const busy = rank(0, { ...COMPUTING, data: 10 }, 3);
     const advice = advise([busy]);
     assert.equal(advice.kind === 'data' && advice.workers, 6);
+  });
+
+  it('names what large data are waited for', () => {
+    for (const what of READING) {
+      const reading = { files: 1, decoding: 1, [what]: 5 };
+      const busy = rank(0, { ...COMPUTING, data: 10, ...reading });
+      const advice = advise([busy]);
+      assert.equal(advice.kind === 'data' && advice.most, what);
+    }
+    const little = rank(0, { ...COMPUTING, data: 10, decoding: 0.5 });
+    const advice = advise([little]);
+    assert.equal(advice.kind === 'data' && advice.most, null);
+  });
+
+  it('goes by the last seconds', () => {
+    const times = rank(0, { ...COMPUTING, data: 10, files: 100 });
+    for (let second = 1; second <= 30; second++) {
+      const data = 10 + second;
+      const parts = { ...COMPUTING, data, files: 100, transforms: second };
+      times.add({ ...NOTHING, ...parts, rank: 0, step: 30, num_workers: 0 });
+    }
+    const advice = advise([times]);
+    assert.equal(advice.kind === 'data' && advice.most, 'transforms');
   });
 
   it('names the rank that the others wait for', () => {

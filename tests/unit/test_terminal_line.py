@@ -6,7 +6,7 @@ import io
 
 from jupyter_dtrain.notebook import terminal_line as module
 from jupyter_dtrain.notebook.terminal_line import TerminalLine
-from jupyter_dtrain.protocol import Extent, Steps
+from jupyter_dtrain.protocol import Extent, Steps, TimeSplit
 from jupyter_dtrain.runs.recorder import RunRecorder
 
 
@@ -54,6 +54,18 @@ def test_a_start_and_a_run_are_one_line_that_goes_when_the_cell_prints(monkeypat
     run.finish("finished")
     line.show_run(run)
     assert terminal.lines == ["epoch 1", ""]
+
+
+def test_a_run_that_reads_large_data_says_how_fast(monkeypatch):
+    monkeypatch.setattr(module, "INTERVAL", 0.0)
+    terminal = Terminal()
+    line = TerminalLine(terminal)
+    run = RunRecorder(run_id="r", name="run-1", world_size=1)
+    times = dict.fromkeys(("forward", "backward", "communication", "optimizer", "other"), 0.0)
+    run.apply(TimeSplit(rank=0, step=0, data=2.0, **times, rows=50_000, bytes_read=3 << 20))  # type: ignore[arg-type]
+    run.apply(Extent(rank=0, time=1.0, fraction=0.25))
+    line.show_run(run)
+    assert terminal.lines == ["run-1: 25% · 25,000 rows/s, 1.5 MiB/s"]
 
 
 def test_a_log_has_each_state_of_a_start_once_and_none_of_a_run():

@@ -1,7 +1,8 @@
 """How much of its loops a cell has behind it, from what the loops around a step say of their lengths.
 
-Only what was trained counts: a place is taken at the first boundary after a step, so a loop that evaluates moves nothing. A loop that does
-not say how long it is (a ``while``, a generator) leaves the whole unknown, and then nothing is told.
+Only what was trained counts: a place is taken at the first boundary after a step, so a loop that evaluates moves nothing; where no step
+was made yet, what reads data sets of this project counts. A loop that does not say how long it is (a ``while``, a generator) leaves the
+whole unknown, and then nothing is told.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...protocol import Extent, Message
+from ...system import read_counters
 from ..data.iterator_state import LoaderIterator
 from ..resume.loop_iterators import Loop, WhileLoop, is_progress_bar
 from ..resume.loops import Loops
@@ -30,22 +32,29 @@ class ExtentMeter:
     def __init__(self, rank: int, loops: Loops, observer: Observer) -> None:
         self._rank, self._loops, self._observer = rank, loops, observer
         self._step = 0
+        self._rows = read_counters.read().rows
         self._due = 0.0
         self._last: Extent | None = None
 
     def at_boundary(self) -> None:
         """Look, if a step was made since the boundary before."""
-        if self._observer.step == self._step:
+        step, now = self._observer.step, time.monotonic()
+        if step == self._step and (step or now < self._due):
             return
-        self._step = self._observer.step
-        now = time.monotonic()
+        self._step = step
         if now < self._due:
             return
         self._due = now + INTERVAL
+        if not step and not self._has_read():
+            return
         around = self._loops.around()
         fraction = None if around is None else fraction_done(around)
         if fraction is not None:
             self._last = Extent(rank=self._rank, time=time.time(), fraction=fraction)
+
+    def _has_read(self) -> bool:
+        before, self._rows = self._rows, read_counters.read().rows
+        return self._rows > before
 
     def drain(self) -> list[Message]:
         """Return what is new."""

@@ -3,12 +3,21 @@
  * most, as a code with its numbers; the views make a sentence of it.
  */
 
-import { PARTS, total, type Part, type RankTimes } from './times';
+import { PARTS, total, type Part, type RankTimes, type Reading } from './times';
 
 export type Advice =
   | { kind: 'too-early' }
-  /** A rank waits for its loader; `workers` of them might help. */
-  | { kind: 'data'; rank: number; share: number; workers: number }
+  /**
+   * A rank waits for its loader; `workers` of them might help. Of large data
+   * it is known what `most` of their reading is.
+   */
+  | {
+      kind: 'data';
+      rank: number;
+      share: number;
+      workers: number;
+      most: Reading | null;
+    }
   /** The others wait for a slow rank. */
   | { kind: 'straggler'; rank: number; share: number; slower: number }
   /** Ranks exchange more than they compute. */
@@ -48,7 +57,8 @@ export function advise(ranks: readonly RankTimes[]): Advice {
       kind: 'data',
       rank: worst.rank,
       share: worst.share('data'),
-      workers: moreWorkers(worst.numWorkers ?? 0)
+      workers: moreWorkers(worst.numWorkers ?? 0),
+      most: worst.mostOfReading
     };
   }
   const late = straggler(ready);

@@ -17,6 +17,17 @@ export const PARTS = [
 export type Part = (typeof PARTS)[number];
 export type Parts = Record<Part, number>;
 
+/** What reading large data takes: seconds of all threads, beside the parts. */
+export const READING = [
+  'files',
+  'partitions',
+  'decoding',
+  'transforms'
+] as const;
+
+export type Reading = (typeof READING)[number];
+type Recent = Record<Part | Reading, number>;
+
 /** "Of late" is between one and two of these, in seconds of the rank. */
 const RECENT_S = 5;
 
@@ -57,7 +68,7 @@ export class RankTimes {
   }
 
   /** Seconds of the last while; of the whole run while that is short. */
-  get recent(): Parts {
+  get recent(): Recent {
     this._recent ??= this._difference();
     return this._recent;
   }
@@ -68,22 +79,35 @@ export class RankTimes {
     return all > 0 ? this.recent[part] / all : 0;
   }
 
-  private _difference(): Parts {
+  /**
+   * What most of the recent reading was; `null` where it is too little to have
+   * been waited for.
+   */
+  get mostOfReading(): Reading | null {
+    const { recent } = this;
+    const all = READING.reduce((sum, what) => sum + recent[what], 0);
+    const most = READING.reduce((one, other) =>
+      recent[other] > recent[one] ? other : one
+    );
+    return all > 0 && all >= recent.data / 3 ? most : null;
+  }
+
+  private _difference(): Recent {
     const { _now: now, _before: before } = this;
     if (before === null) {
       return now;
     }
-    const parts = PARTS.map(part => [
+    const parts = [...PARTS, ...READING].map(part => [
       part,
       Math.max(0, now[part] - before[part])
     ]);
-    return Object.fromEntries(parts) as Parts;
+    return Object.fromEntries(parts) as Recent;
   }
 
   private _now: TimeSplit;
   private _middle: TimeSplit;
   private _before: TimeSplit | null;
-  private _recent: Parts | null = null;
+  private _recent: Recent | null = null;
 }
 
 /** All of the time that is split, in seconds. */

@@ -4,6 +4,7 @@ import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import type { Run } from '../model/state';
 import {
+  formatBytes,
   formatCount,
   formatDuration,
   formatLoss,
@@ -39,6 +40,13 @@ export function RunFacts(props: IRunFactsProps): React.ReactElement {
     ],
     ['engines', trans.__('Engines'), String(run.world_size)]
   ];
+  if (run.rows_per_second !== null) {
+    stats.push(['rows', trans.__('Rows/s'), formatCount(run.rows_per_second)]);
+  }
+  if (run.bytes_per_second !== null) {
+    const bytes = formatBytes(run.bytes_per_second);
+    stats.push(['bytes', trans.__('Read'), trans.__('%1/s', bytes)]);
+  }
   return (
     <>
       <Progress run={run} running={running} trans={trans} />

@@ -151,12 +151,7 @@ function adviceText(
         ? trans.__('Advice appears after a few steps.')
         : trans.__('The run was too short for advice.');
     case 'data':
-      return trans.__(
-        'Rank %1 waits %2 of its time for data: try num_workers=%3 in the DataLoader.',
-        String(advice.rank),
-        percent,
-        String(advice.workers)
-      );
+      return dataText(advice, percent, trans);
     case 'straggler':
       return trans.__(
         'The ranks wait %1 of their time for each other: rank %2 is a straggler, %3× the median step time. Check what else is running on its machine.',
@@ -183,6 +178,51 @@ function adviceText(
       return trans.__(
         'Nothing stands out: %1 of the time goes into forward and backward passes.',
         percent
+      );
+  }
+}
+
+/** What a rank waits for that waits for data, and what would make it less. */
+function dataText(
+  advice: Advice & { kind: 'data' },
+  percent: string,
+  trans: TranslationBundle
+): string {
+  const rank = String(advice.rank);
+  const workers = String(advice.workers);
+  switch (advice.most) {
+    case null:
+      return trans.__(
+        'Rank %1 waits %2 of its time for data: try num_workers=%3 in the DataLoader.',
+        rank,
+        percent,
+        workers
+      );
+    case 'files':
+      return trans.__(
+        'Rank %1 waits %2 of its time for data, mostly for the file system: read fewer columns, or put the files on a faster disk.',
+        rank,
+        percent
+      );
+    case 'partitions':
+      return trans.__(
+        'Rank %1 waits %2 of its time for data, mostly for Dask to compute partitions: give it more workers, or write them to Parquet files first.',
+        rank,
+        percent
+      );
+    case 'decoding':
+      return trans.__(
+        'Rank %1 waits %2 of its time for data, mostly for rows to be decoded: read fewer columns, or try num_workers=%3 in the DataLoader.',
+        rank,
+        percent,
+        workers
+      );
+    case 'transforms':
+      return trans.__(
+        'Rank %1 waits %2 of its time for data, mostly for the transform: try num_workers=%3 in the DataLoader.',
+        rank,
+        percent,
+        workers
       );
   }
 }
