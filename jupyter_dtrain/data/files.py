@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _WILD = re.compile(r"[*?\[]")
+_OPTIONS = re.compile(r"\?\w+=[^*?\[]*\Z")
+"""Of an address (``?region=…``): Arrow's file systems take them there."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def find_files(paths: Paths, filesystem: Any, suffix: str) -> tuple[fs.FileSyste
         system, inside = opened(path, filesystem)
         files = list(_matching(system, inside, suffix))
         if not files:
-            raise DataError(f"There is no file {path}." if not _WILD.search(path) else f"No file matches {path}.")
+            raise DataError(f"There is no file {path}." if not _WILD.search(_OPTIONS.sub("", path)) else f"No file matches {path}.")
         found.update((file.path, file) for file in files)
     return system, list(found.values())
 
@@ -93,9 +95,10 @@ def opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
         return fs.PyFileSystem(fs.FSSpecHandler(filesystem)), path
     if "://" not in path:
         return fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path))  # noqa: PTH100, PTH111  # a glob is no path
-    base, wild = _fixed_part(path)
+    options = _OPTIONS.search(path)
+    base, wild = _fixed_part(path[: options.start()] if options else path)
     try:
-        system, inside = fs.FileSystem.from_uri(base)
+        system, inside = fs.FileSystem.from_uri(base + (options[0] if options else ""))
     except ArrowInvalid:  # a scheme that Arrow itself does not know
         import fsspec
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import OrderedDict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -165,5 +169,44 @@ class ParquetRowGroups(TableRowGroups):
         import pyarrow.parquet as pq
 
         number, row_group = self._groups[group].tolist()
-        with counted_file(self._system, self._files[number]) as opened, pq.ParquetFile(opened) as found:
+        footers = _footers.setdefault(self, FooterCache())
+        with (
+            counted_file(self._system, self._files[number]) as opened,
+            pq.ParquetFile(opened, metadata=footers.get(number)) as found,
+        ):
+            footers.put(number, found.metadata)
             return found.read_row_group(row_group, columns=columns, use_threads=True)
+
+
+class FooterCache:
+    """Footers of the files that were read last: that of a wide file with many row groups is larger than one of these."""
+
+    LIMIT = 16 << 20
+    """Bytes, as they are in the files."""
+
+    def __init__(self) -> None:
+        self._by_file: OrderedDict[int, Any] = OrderedDict()  # the one used last is last
+        self._nbytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> Any:
+        """Return the footer of a file that is there, or ``None``."""
+        with self._lock:
+            if number in self._by_file:
+                self._by_file.move_to_end(number)
+            return self._by_file.get(number)
+
+    def put(self, number: int, footer: Any) -> None:
+        """Keep a footer, and the others as far as there is room."""
+        with self._lock:
+            if number in self._by_file:
+                return
+            self._by_file[number] = footer
+            self._nbytes += footer.serialized_size
+            while self._nbytes > self.LIMIT:
+                self._nbytes -= self._by_file.popitem(last=False)[1].serialized_size
+
+
+_footers: WeakKeyDictionary[ParquetRowGroups, FooterCache] = WeakKeyDictionary()
+"""Outside of what they are of: they are no state of a data set and are never sent."""
+os.register_at_fork(after_in_child=lambda: _footers.clear())  # a lock may be held
