@@ -9,13 +9,16 @@ lets the scheduler know that the notebook's client wants the futures that it sen
 from __future__ import annotations
 
 import importlib
+import ipaddress
 import os
 import pickle
+import re
 import sys
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from ..protocol import CLUSTER_VARIABLE
+from ..errors import UsageError
+from ..protocol import CLUSTER_VARIABLE, HOST_VARIABLE
 from .base import Integration, Setting
 
 TIMEOUT = 10.0
@@ -25,6 +28,7 @@ _MODULE = "distributed.client"
 Way = tuple[str, bytes, str]
 """A scheduler's address, how it is spoken to, and the id of the notebook's client."""
 
+_refusing: Any = None  # the setting that says so, while collections cannot be computed here
 _own: Any = None  # what this process has connected by itself
 _notebooks = ""  # id of the notebook's client, which in the notebook is that
 _theirs: set[Any] = set()  # keys of futures that came from there
@@ -39,8 +43,11 @@ def present_cluster() -> Way | None:
 
 def join_cluster(way: Way | None) -> None:
     """Have collections be computed by this cluster; ``None``: by what they were computed by before."""
+    _compute_as_before()
     if way is None:
         _leave()
+    elif why_not := _why_out_of_reach(way[0]):
+        _refuse_to_compute(why_not)
     else:
         _connected(*way)
 
@@ -79,6 +86,39 @@ def _why_not(client: Any) -> str | None:
     return None
 
 
+def _why_out_of_reach(address: str) -> str | None:
+    """Return why this process, on another host than the notebook's, does not reach the scheduler at `address`; ``None``: it may."""
+    found = re.search(r"//(?:\[(.+?)\]|([^:/]+))", address)
+    host = (found[1] or found[2]) if found is not None else ""
+    try:
+        is_loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = host == "localhost"
+    if HOST_VARIABLE not in os.environ or not is_loopback:
+        return None
+    return (
+        f"Dask's scheduler is at {address}, which is reached from the notebook's host alone, and engines are on others. Make its cluster "
+        'listen to them (LocalCluster(host="…") with the host\'s own address), or close the client: each host then computes by itself.'
+    )
+
+
+def _refuse_to_compute(why_not: str) -> None:
+    """Let whatever is computed in this process fail with these words: a cell that computes nothing has no need of the cluster."""
+    global _refusing
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise UsageError(why_not)
+
+    _refusing = importlib.import_module("dask.config").set(scheduler=refuse)
+
+
+def _compute_as_before() -> None:
+    global _refusing
+    refusing, _refusing = _refusing, None
+    if refusing is not None:
+        refusing.__exit__(None, None, None)
+
+
 def _way_to(client: Any) -> Way:
     return client.scheduler.address, pickle.dumps(client.security), _notebooks if client is _own else client.id
 
@@ -86,6 +126,8 @@ def _way_to(client: Any) -> Way:
 def _connected(address: str, security: bytes, notebooks: str) -> Any:
     """Return the client of the cluster at `address`: the present one, if it is of this."""
     global _own, _notebooks
+    if why_not := _why_out_of_reach(address):
+        raise UsageError(why_not)
     module: Any = importlib.import_module(_MODULE)
     client = _present()
     if client is not None and client.status == "running" and client.scheduler.address == address:
