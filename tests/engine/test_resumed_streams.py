@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -241,7 +242,12 @@ def test_stream_of_datasets_in_order(rows, stream):
     check(f"{SETUP}{HF}loader = DataLoader({stream}, batch_size=4)\n", loop, step=3)
 
 
-@pytest.mark.parametrize(("stream", "loop"), in_turn(READ_AGAIN.values(), [LOOP, "for x, y in zip(loader, loader): show(x, y)"]))
+TOGETHER = "for x, y in zip(loader, loader): show(x, y)"
+# Two iterations at once over sources that take turns come to other rows each time in the library itself.
+AGAIN = [(stream, loop) for stream in READ_AGAIN.values() for loop in (LOOP, TOGETHER) if loop is LOOP or "interleave" not in stream]
+
+
+@pytest.mark.parametrize(("stream", "loop"), AGAIN)
 def test_stream_of_datasets_whose_place_is_not_in_its_state(rows, stream, loop):
     check(f"{SETUP}{HF}loader = DataLoader({stream}, batch_size=4)\n", loop, step=6)
 
@@ -261,6 +267,7 @@ def test_nothing_is_read_again_of_a_stream_in_order(rows):
     assert sorted(again.namespace["read"][:21]) == list(range(21))
 
 
+FORKED = ", num_workers=2, multiprocessing_context='fork'"  # as on engines; ranks of tests are of a fork server and would wait for another
 LIT = """
 from litdata import StreamingDataset, StreamingDataLoader
 model = torch.nn.Linear(1, 1)
@@ -283,10 +290,15 @@ def on_a_rank_with_litdata(run: Any, setup: str, program: str) -> Any:
 def test_each_rank_reads_all_of_a_stream_of_litdata(ranks, tmp_path):
     litdata = pytest.importorskip("litdata")
     litdata.optimize(fn=lit_row, inputs=list(range(20)), output_dir=str(tmp_path / "rows"), chunk_size=5, num_workers=1)
-    for loader in ("StreamingDataLoader", "DataLoader"):
-        setup = f"{SETUP}{LIT}loader = {loader}(StreamingDataset({str(tmp_path / 'rows')!r}), batch_size=4)\n"
-        for used in ranks.call(2, on_a_rank_with_litdata, setup, "for batch in loader: step(batch)"):
-            assert used == [list(range(first, first + 4)) for first in range(0, 20, 4)]
+    for loader, workers in itertools.product(("StreamingDataLoader", "DataLoader"), (0, 2)):
+        options = "batch_size=4" + (FORKED if workers else "")
+        setup = f"{SETUP}{LIT}loader = {loader}(StreamingDataset({str(tmp_path / 'rows')!r}, shuffle={workers > 0}), {options})\n"
+        program = "for batch in loader: step(batch)"
+        expected = plain(setup, program).namespace["used"]
+        assert sorted(row for batch in expected for row in batch) == list(range(20))
+        for number in (2, 3):
+            for used in ranks.call(number, on_a_rank_with_litdata, setup, program):
+                assert used == expected
 
 
 @pytest.fixture
@@ -307,13 +319,16 @@ def test_stream_of_litdata(lit_rows, loader, shuffle):
     check(f"{lit_rows}loader = {loader}(StreamingDataset(folder, shuffle={shuffle}), batch_size=4)\n", LOOP, step=3)
 
 
-@pytest.mark.parametrize("loader", ["DataLoader", "StreamingDataLoader"])
-def test_stream_of_litdata_goes_on_on_other_numbers_of_ranks(lit_rows, loader, ranks):
-    rows = f"{loader}(StreamingDataset(folder, shuffle=True), batch_size=4)"
+@pytest.mark.parametrize(
+    ("loader", "workers"), [("DataLoader", 0), ("StreamingDataLoader", 0), ("DataLoader", 2), ("StreamingDataLoader", 2)]
+)
+def test_stream_of_litdata_goes_on_on_other_numbers_of_ranks(lit_rows, loader, workers, ranks):
+    rows = f"{loader}(StreamingDataset(folder, shuffle=True), batch_size=4{FORKED if workers else ''})"
     program = 'for e in range(2):\n    for x in loader: step(x["i"][:, None] / 32)'
     setup = f"{lit_rows}{MODEL}loader = {rows}\n"
     expected = plain(setup, program).namespace["trace"]
-    assert sorted(32 * row for x, *_ in expected[:6] for row in x) == list(range(23))
+    per_epoch = len(expected) // 2
+    assert sorted(32 * row for x, *_ in expected[:per_epoch] for row in x) == list(range(23))
     first = ranks.call(2, killed_on_a_rank, setup, program, 3)[0]
     second = ranks.call(1, resumed_on_a_rank, setup, program, first, 1)[0]
     for trace in ranks.call(2, resumed_on_a_rank, setup, program, second, None):
