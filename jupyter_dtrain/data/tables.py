@@ -36,7 +36,8 @@ def common_schema(
         if missing:
             raise DataError(f"{path} has no column {missing[0]!r}. It has {', '.join(map(repr, types))}.")
         for name in wanted:
-            if types[name] != first[name] and not (all(dtypes[:1]) and _are_numbers(types[name], first[name])):
+            kinds = types[name], first[name]
+            if kinds[0] != kinds[1] and not _are_decimals(*kinds) and not (all(dtypes[:1]) and _are_numbers(*kinds)):
                 raise DataError(
                     f"Column {name!r} is {types[name]} in {path}, and {first[name]} in {first_path}. Write the files with one type, "
                     "or, for numbers, say which one as `dtype=torch.float32`."
@@ -47,7 +48,13 @@ def common_schema(
 def _are_numbers(*kinds: pa.DataType) -> bool:
     import pyarrow.types as types
 
-    return all(types.is_integer(kind) or types.is_floating(kind) for kind in kinds)
+    return all(types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) for kind in kinds)
+
+
+def _are_decimals(*kinds: pa.DataType) -> bool:
+    import pyarrow.types as types
+
+    return all(types.is_decimal(kind) for kind in kinds)  # of any precision they are read as float64
 
 
 def said_of(what: str, read: Callable[[], _T], to_do: str) -> _T:

@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +294,18 @@ def test_files_that_are_none(folder):
         text = said(DataError, read)
         assert "4.parquet cannot be read" in text
         assert "Is it a whole Parquet file?" in text
+
+
+def test_decimals_of_several_precisions_are_one_type(tmp_path):
+    for number, digits in enumerate((1, 3)):
+        values = [Decimal(10**digits - 1) / 4, Decimal(number)]
+        pq.write_table(pa.table({"a": values}), tmp_path / f"{number}.parquet")
+    rows = data.parquet(tmp_path, features="a", shuffle=False)
+    assert rows[0].dtype == torch.float64
+    assert next(iter(rows.loader(4))).tolist() == [2.25, 0, 249.75, 1]
+    pq.write_table(pa.table({"a": [1, 2]}), tmp_path / "2.parquet")
+    assert "Column 'a' is int64" in said(DataError, lambda: data.parquet(tmp_path, features="a"))
+    assert len(data.parquet(tmp_path, features="a", dtype=torch.float32)) == 6
 
 
 def test_without_pyarrow_it_says_what_to_install(folder, monkeypatch):
