@@ -5,9 +5,15 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType
+from types import CodeType, FrameType
+from typing import Any, TypeVar
+
+from torch.distributed import distributed_c10d
 
 from ...protocol import Message, Notice, Standing
+from ..backward import gradient_sync
+from ..comm.rank_store import wait_for
+from ..tensor import redistribute
 from ..user_frames import is_users, users_frames
 
 
@@ -44,9 +50,15 @@ class Notices:
 
 # Where a rank is in the user's code, told while it is busy: what waiting for ever looks like from inside.
 
-_WAITING = ("distributed_c10d.py", "engine/tensor/redistribute.py", "engine/backward/gradient_sync.py")
-_AT_END = ("engine/cell_run.py", "_settled")  # where the ranks put together what spans them
-_WAITS_IN_CONTROL = ("engine/control.py", "_wait")  # all else in there is done at once
+_WAITING = frozenset(module.__file__ for module in (distributed_c10d, redistribute, gradient_sync))
+_AT_END: set[CodeType] = set()
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def at_end(function: _Function) -> _Function:
+    """Let a rank that is in `function` stand at the end of the cell, where the ranks put together what spans them. A decorator."""
+    _AT_END.add(function.__code__)  # type: ignore[attr-defined]  # a function's
+    return function
 
 
 def standing(rank: int) -> Standing | None:
@@ -57,9 +69,8 @@ def standing(rank: int) -> Standing | None:
         name = frame.f_code.co_filename
         if is_users(name):
             return Standing(rank=rank, filename=name, line=frame.f_lineno, function=frame.f_code.co_name, waiting=waiting)
-        path = name.replace("\\", "/")
-        if path.endswith(_AT_END[0]) and frame.f_code.co_name == _AT_END[1]:
+        if frame.f_code in _AT_END:
             return Standing(rank=rank, filename="", line=0, function="", waiting=True)
-        waiting |= path.endswith(_WAITING) or (path.endswith(_WAITS_IN_CONTROL[0]) and frame.f_code.co_name == _WAITS_IN_CONTROL[1])
+        waiting |= name in _WAITING or frame.f_code is wait_for.__code__
         frame = frame.f_back
     return None
