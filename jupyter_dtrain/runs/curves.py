@@ -11,10 +11,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import NamedTuple
 
 from ..protocol import Points
 
@@ -83,39 +80,19 @@ class Curve:
         """
         if len(self) <= limit:
             return self
-        positions = kept_positions(self._steps(), np.array(self.value, dtype=float), limit)
+        from .thinning import kept_positions  # NumPy, which a view of no curve needs not wait for
+
+        positions = kept_positions(self.step, self.value, num_stretches_of(limit))
         return Curve(
             step=[self.step[position] for position in positions],
             time=[self.time[position] for position in positions],
             value=[self.value[position] for position in positions],
         )
 
-    def _steps(self) -> NDArray[Any]:
-        is_small = min(self.step) > -(1 << 62) and max(self.step) < 1 << 62
-        return np.array(self.step, dtype=np.int64 if is_small else object)  # whole numbers of any size, slowly
 
-
-def kept_positions(step: NDArray[Any], value: NDArray[Any], limit: int) -> list[int]:
-    """Return which points of a curve stay where it is thinned to `limit`: see :meth:`Curve.thinned`."""
-    is_finite = np.isfinite(value)
-    lows = np.where(is_finite, value, np.inf)
-    always = {0, len(value) - 1}
-    if is_finite.any():
-        always |= {int(lows.argmin()), int(np.where(is_finite, value, -np.inf).argmax())}
-    first, number = int(step.min()), (limit - KEPT) // 2
-    width = int(step.max()) - first + 1
-    exact = step if width * number < 1 << 62 else step.astype(object)
-    stretch = ((exact - first) * number // width).astype(np.int64)
-    kept = np.concatenate([_firsts(stretch, lows), _firsts(stretch, np.where(is_finite, -value, -np.inf))])
-    return sorted(always.union(kept.tolist()))
-
-
-def _firsts(stretch: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
-    """Return of each stretch the position of its smallest value, the first of equal ones."""
-    order = np.lexsort((value, stretch))  # which is stable
-    ordered = stretch[order]
-    found: NDArray[Any] = order[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
-    return found
+def num_stretches_of(limit: int) -> int:
+    """Return into how many stretches the steps of a curve are cut that is thinned to `limit` points."""
+    return (limit - KEPT) // 2
 
 
 MAX_VIEW_POINTS = 10_000

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from .curves import MAX_VIEW_POINTS, Curve, kept_positions
+from .curves import MAX_VIEW_POINTS, Curve, num_stretches_of
+from .thinning import kept_positions
 
 _KINDS = "<i8", "<f8", "<f8"  # of steps, times and values
 _BYTES = 8 * len(_KINDS)  # of a point
@@ -51,6 +52,6 @@ def overview_of(connection: sqlite3.Connection, curve: int, limit: int) -> Curve
     count = len(packed) // _BYTES
     step, time, value = (np.frombuffer(packed, kind, count, offset=8 * count * place) for place, kind in enumerate(_KINDS))
     if count > limit:
-        kept = kept_positions(step, value, limit)
+        kept = kept_positions(step, value, num_stretches_of(limit))
         step, time, value = step[kept], time[kept], value[kept]
     return Curve(step=step.tolist(), time=time.tolist(), value=value.tolist())

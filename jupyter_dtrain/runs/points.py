@@ -6,7 +6,7 @@ import math
 import sqlite3
 
 from ..protocol import CurveSummary
-from .curves import KEPT, MAX_VIEW_POINTS, OF_DEVICES, Curve
+from .curves import MAX_VIEW_POINTS, OF_DEVICES, Curve, num_stretches_of
 from .overviews import drop_overview, overview_of
 from .record_rows import summary_of
 
@@ -82,7 +82,7 @@ def points_between(connection: sqlite3.Connection, curve: int, first: int | None
     if total <= limit:
         query = f"SELECT step, time, value {where} ORDER BY step, rowid"
     else:
-        span |= {"low": low, "stretches": (limit - KEPT) // 2, "width": high - low + 1}
+        span |= {"low": low, "stretches": num_stretches_of(limit), "width": high - low + 1}
         # SQLite takes the other columns from the row that has the minimum; no value, a gap, counts as the largest.
         chosen = "SELECT step, time, value, rowid AS place"
         stretch = "GROUP BY (step - :low) * :stretches / :width"

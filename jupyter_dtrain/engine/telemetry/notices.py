@@ -57,7 +57,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def at_end(function: _Function) -> _Function:
     """Let a rank that is in `function` stand at the end of the cell, where the ranks put together what spans them. A decorator."""
-    _AT_END.add(function.__code__)  # type: ignore[attr-defined]  # a function's
+    _AT_END.add(function.__code__)
     return function
 
 

@@ -1,0 +1,40 @@
+"""Which points of a long curve stay where it is thinned, by NumPy: a curve of 100,000 in a few milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def kept_positions(steps: Sequence[int] | NDArray[Any], values: Sequence[float] | NDArray[Any], num_stretches: int) -> list[int]:
+    """Return which points of a curve stay: its ends, its extremes, and those of each of `num_stretches`, at most two (`Curve.thinned`)."""
+    step, value = _whole_numbers(steps), np.asarray(values, dtype=float)
+    is_finite = np.isfinite(value)
+    lows = np.where(is_finite, value, np.inf)
+    always = {0, len(value) - 1}
+    if is_finite.any():
+        always |= {int(lows.argmin()), int(np.where(is_finite, value, -np.inf).argmax())}
+    first = int(step.min())
+    width = int(step.max()) - first + 1
+    exact = step if width * num_stretches < 1 << 62 else step.astype(object)
+    stretch = ((exact - first) * num_stretches // width).astype(np.int64)
+    kept = np.concatenate([_firsts(stretch, lows), _firsts(stretch, np.where(is_finite, -value, -np.inf))])
+    return sorted(always.union(kept.tolist()))
+
+
+def _firsts(stretch: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
+    """Return of each stretch the position of its smallest value, the first of equal ones."""
+    order = np.lexsort((value, stretch))  # which is stable
+    ordered = stretch[order]
+    found: NDArray[Any] = order[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+    return found
+
+
+def _whole_numbers(steps: Sequence[int] | NDArray[Any]) -> NDArray[Any]:
+    if isinstance(steps, np.ndarray):
+        return steps
+    is_small = min(steps) > -(1 << 62) and max(steps) < 1 << 62
+    return np.array(steps, dtype=np.int64 if is_small else object)  # whole numbers of any size, slowly
