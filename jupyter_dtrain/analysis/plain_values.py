@@ -47,6 +47,7 @@ _COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.In: lambda item, items: item in items,
     ast.NotIn: lambda item, items: item not in items,
 }
+_CONVERSIONS: dict[int, Callable[[Any], str]] = {ord("s"): str, ord("r"): repr, ord("a"): ascii}
 _OF_TEXTS = frozenset(
     {"split", "splitlines", "join", "lower", "upper", "title", "strip", "lstrip", "rstrip", "replace", "encode", "decode"}
 )
@@ -100,7 +101,8 @@ def _value(node: ast.expr, known: Callable[[str], Any]) -> Any:
             return "".join(_value(part, known) for part in parts)
         case ast.FormattedValue(value=part, conversion=conversion, format_spec=spec):
             value = _value(part, known)
-            value = {-1: lambda same: same, 115: str, 114: repr, 97: ascii}[conversion](value)
+            if conversion != -1:
+                value = _CONVERSIONS[conversion](value)
             return format(value, "" if spec is None else _value(spec, known))
         case ast.Tuple(elts=items):
             return tuple(_value(item, known) for item in items)
