@@ -26,10 +26,13 @@ def write_overview(connection: sqlite3.Connection, curve: int, points: Curve) ->
 
 
 def write_overviews(connection: sqlite3.Connection, number: int, curves: Mapping[str, Curve]) -> None:
-    """Keep the overviews of curves of the run `number`, by name."""
+    """Keep the overviews of curves of the run `number`, by name, but for those that a view gets whole, as after a run went back."""
     for name, points in curves.items():
         found = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
-        if found is not None:
+        if found is None:
+            continue
+        (total,) = connection.execute("SELECT count(*) FROM points WHERE curve = ?", (found["curve"],)).fetchone()
+        if total > MAX_VIEW_POINTS:
             write_overview(connection, found["curve"], points)
 
 
