@@ -18,13 +18,6 @@ _KINDS = "<i8", "<f8", "<f8"  # of steps, times and values
 _BYTES = 8 * len(_KINDS)  # of a point
 
 
-def write_overview(connection: sqlite3.Connection, curve: int, points: Curve) -> None:
-    """Keep `points` as the overview of a curve: a choice of its points, with those that every thinned curve has."""
-    columns = points.step, points.time, points.value
-    packed = b"".join(np.array(column, kind).tobytes() for column, kind in zip(columns, _KINDS, strict=True))
-    connection.execute("INSERT OR REPLACE INTO overviews (curve, points) VALUES (?, ?)", (curve, packed))
-
-
 def write_overviews(connection: sqlite3.Connection, number: int, curves: Mapping[str, Curve]) -> None:
     """Keep the overviews of curves of the run `number`, by name, but for those that a view gets whole, as after a run went back."""
     for name, points in curves.items():
@@ -33,7 +26,9 @@ def write_overviews(connection: sqlite3.Connection, number: int, curves: Mapping
             continue
         (total,) = connection.execute("SELECT count(*) FROM points WHERE curve = ?", (found["curve"],)).fetchone()
         if total > MAX_VIEW_POINTS:
-            write_overview(connection, found["curve"], points)
+            columns = points.step, points.time, points.value
+            packed = b"".join(np.array(column, kind).tobytes() for column, kind in zip(columns, _KINDS, strict=True))
+            connection.execute("INSERT OR REPLACE INTO overviews (curve, points) VALUES (?, ?)", (found["curve"], packed))
 
 
 def drop_overview(connection: sqlite3.Connection, curve: int) -> None:
