@@ -20,7 +20,23 @@ from ..engine.side_effects.shown_output import Count
 from ..engine.task import Task
 from ..engine.telemetry.kernel_link import CONTROL_MESSAGE
 from ..errors import ProtocolError
-from ..protocol import Homeward, Message, Notice, RankStarted, parse
+from ..protocol import (
+    EndPause,
+    Homeward,
+    LeaveGroup,
+    Message,
+    Notice,
+    Order,
+    Pause,
+    RankStarted,
+    ReturnResults,
+    SetShares,
+    Stop,
+    StopToReturn,
+    TakeSnapshot,
+    TellStanding,
+    parse,
+)
 from ..runs.record import ViewedRun
 from ..system.interpreter import Interrupts
 from .escalation import ASKED, AT_ONCE, FAILED, Means, Patience
@@ -98,7 +114,7 @@ class Generation:
         self._ends = RankEnds(task, group.cluster, self._tasks)
         self._heard: dict[int, float] = {}
         self._homeward: dict[int, float] = {}  # until when ranks are left in peace that take home what they have
-        self._standing: dict[str, dict[str, Any]] = {}  # orders that a rank gets too which begins later
+        self._standing: dict[str, Order] = {}  # orders that a rank gets too which begins later
         self.interrupted = False
 
     def execute(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[WorkerResult]:
@@ -159,7 +175,7 @@ class Generation:
             if not patience.begun and self._someone_left():
                 patience.start(FAILED)
                 if any(map(self._group.cluster.why_lost, self._ranks)):  # whose silence frees nobody who waits for them
-                    self._tell_all({"name": "disconnect"})
+                    self._tell_all(LeaveGroup())
             count = interrupts.count
             if count > handled == 0:
                 self.interrupted = True
@@ -174,28 +190,28 @@ class Generation:
 
     def stop(self) -> None:
         """Ask all ranks to stop at the end of a step; a cell that counts none is interrupted. Any thread may call this."""
-        self._standing["stop"] = {"name": "stop"}
+        self._standing["stop"] = Stop()
         self._tell_all(self._standing["stop"])
 
     def call_back(self) -> None:
         """Ask the same of them, where the run is to go on from a checkpoint. Any thread may call this."""
-        self._tell_all(self._standing.setdefault("stop", {"name": "return"}))
+        self._tell_all(self._standing.setdefault("stop", StopToReturn()))
 
     def pause(self, number: int) -> None:
         """Ask all ranks to wait at the end of a step, until :meth:`resume`. Any thread may call these. `number` counts a run's pauses."""
-        self._standing["pause"] = {"name": "pause", "number": number}
+        self._standing["pause"] = Pause(number=number)
         self._tell_all(self._standing["pause"])
 
     def resume(self, number: int) -> None:
         """End a pause."""
-        self._standing["pause"] = {"name": "resume", "number": number}
+        self._standing["pause"] = EndPause(number=number)
         self._tell_all(self._standing["pause"])
 
-    def _tell_all(self, order: dict[str, Any]) -> None:
+    def _tell_all(self, order: Order) -> None:
         self._tell(self._group.engine_ids, order)
 
-    def _tell(self, engine_ids: Sequence[int], order: dict[str, Any]) -> None:
-        self._group.channel.command(engine_ids, CONTROL_MESSAGE, order)
+    def _tell(self, engine_ids: Sequence[int], order: Order) -> None:
+        self._group.channel.command(engine_ids, CONTROL_MESSAGE, order.to_json())
 
     @property
     def _ranks(self) -> range:
@@ -233,15 +249,15 @@ class Generation:
 
     def ask_where(self) -> None:
         """Ask all ranks which of the user's lines they are at."""
-        self._tell_all({"name": "stand"})
+        self._tell_all(TellStanding())
 
     def take_snapshot(self, number: int) -> None:
         """Ask all ranks for a snapshot at the top of a loop, as soon as possible."""
-        self._tell_all({"name": "snapshot", "number": number})
+        self._tell_all(TakeSnapshot(number=number))
 
     def share_by(self, number: int, speeds: Sequence[float]) -> None:
         """Ask all ranks to share out batches in proportion to `speeds`. `number` counts such orders."""
-        self._tell_all({"name": "share", "number": number, "speeds": list(speeds)})
+        self._tell_all(SetShares(number=number, speeds=list(speeds)))
 
     # -- what comes in ----------------------------------------------------------------------------------------------
 
@@ -329,4 +345,4 @@ class Generation:
         self._ends.interrupted.update(busy)
         self._group.cluster.send_signal(signal.SIGINT, busy)
         if means is Means.RESCUE and 0 in busy:
-            self._tell([self._group.engine_ids[rank] for rank in busy], {"name": "rescue"})
+            self._tell([self._group.engine_ids[rank] for rank in busy], ReturnResults())

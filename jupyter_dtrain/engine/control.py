@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 
+from ..protocol import EndPause, Order, Pause, SetShares, Stop, StopToReturn, TakeSnapshot
 from .cell import Failure
 from .comm.process_group import shared_memory
 from .comm.rank_store import StoreChannel
@@ -62,24 +63,25 @@ class Control:
         self._pause = 0  # the number of the last one that was asked for
         self._resumed = 0  # the number of the last one that is over
 
-    def command(self, name: str, number: int = 0, speeds: Sequence[float] = ()) -> None:
-        """Take a command from the notebook kernel. Called from the engine's control thread, also after the cell's end."""
+    def take(self, order: Order) -> None:
+        """Take an order of the notebook kernel. Called from the engine's control thread, also after the cell's end."""
         # An order is known here before it is posted: the cell is not to pass the step that is posted without having seen it.
         with self._news:
-            if name in ("stop", "return"):
-                self._ends |= name == "stop"
-                self._ask("stop")
-            elif name == "snapshot":
-                self._snapshots.append(number)
-                self._ask(f"snapshot/{number}")
-            elif name == "share":
-                self._speeds[f"share/{number}"] = speeds
-                self._ask(f"share/{number}")
-            elif name == "pause":
-                self._pause = max(self._pause, number)
-                self._ask(f"pause/{number}")
-            elif name == "resume":
-                self._resumed = max(self._resumed, number)
+            match order:
+                case Stop() | StopToReturn():
+                    self._ends |= isinstance(order, Stop)
+                    self._ask("stop")
+                case TakeSnapshot(number=number):
+                    self._snapshots.append(number)
+                    self._ask(f"snapshot/{number}")
+                case SetShares(number=number, speeds=speeds):
+                    self._speeds[f"share/{number}"] = speeds
+                    self._ask(f"share/{number}")
+                case Pause(number=number):
+                    self._pause = max(self._pause, number)
+                    self._ask(f"pause/{number}")
+                case EndPause(number=number):
+                    self._resumed = max(self._resumed, number)
             self._news.notify()
 
     def _ask(self, command: str) -> None:

@@ -9,10 +9,10 @@ import contextlib
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 
+from ..protocol import LeaveGroup, Order, Pause, ReturnResults, TellStanding
 from ..serialization.library_state import left_as_it_was
 from ..serialization.registries import left_afterwards
 from ..system import open_writers
@@ -27,7 +27,7 @@ from .memory import Idle, can_be_used
 from .snapshot.rescue import Rescue, leave_outcome, rescue_file
 from .strategies.base import Strategy, load_strategy
 from .task import Outcome, Task
-from .telemetry.kernel_link import Interrupts, commands_to
+from .telemetry.kernel_link import Interrupts, orders_to
 from .telemetry.reporter import Reports
 from .tensor.pending_checks import forget
 
@@ -93,7 +93,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
     reports.started(world_size=talk.world_size)
     control = Control(talk, pausing=reports.pausing)
     if task.pause:
-        control.command("pause", number=task.pause)
+        control.take(Pause(number=task.pause))
     rescue = Rescue(
         rescue_file(task.snapshot_folder, task.rank),
         rank=task.rank,
@@ -102,17 +102,18 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
         emitter=reports.emitter,
     )
 
-    def command(name: str, **options: Any) -> None:
-        if name == "stand":
-            reports.tell_standing()
-        elif name == "disconnect":
-            _group.disconnect()
-        elif name == "rescue":
-            rescue.start()
-        else:
-            control.command(name, **options)
+    def take(order: Order) -> None:
+        match order:
+            case TellStanding():
+                reports.tell_standing()
+            case LeaveGroup():
+                _group.disconnect()
+            case ReturnResults():
+                rescue.start()
+            case _:
+                control.take(order)
 
-    commands_to(command)
+    orders_to(take)
     try:
         with (
             contextlib.closing(reports.emitter),
@@ -130,4 +131,4 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
                 clean_up(cell_run.objects())
     finally:
         control.release()
-        commands_to(control.command)  # for whose answers others may wait; all else would keep the cell's values until the next cell
+        orders_to(control.take)  # for whose answers others may wait; all else would keep the cell's values until the next cell

@@ -1,9 +1,9 @@
-"""Events and commands: everything that crosses a process boundary while a run goes on, defined once.
+"""Events, orders, updates and commands: everything that crosses a process boundary while a run goes on, defined once.
 
-Three roads use these types. Engines send *events* to the notebook kernel (over ipyparallel's IOPub channel, in
-batches); the kernel sends *updates* to JupyterLab (over the telemetry comm) and gets *commands* back (over the
-command comm). Each message is a frozen dataclass; on the wire it is a JSON object whose ``type`` names the
-class in snake case. ``labextension/src/protocol.ts`` is generated from this package, and a test fails when they differ.
+Four roads use these types. Engines send *events* to the notebook's kernel (over ipyparallel's IOPub channel, in batches), which sends them
+*orders* (over the control channel). The kernel sends *updates* to JupyterLab (over the telemetry comm) and gets *commands* back (over the
+command comm). Each message is a frozen dataclass; on the wire it is a JSON object whose ``type`` names the class in snake case.
+``labextension/src/protocol.ts`` is generated from this package, and a test fails when they differ.
 
 Columns (lists of equal length) rather than rows carry what comes many times a second: one step is then a few
 numbers and not a few objects.
@@ -63,6 +63,19 @@ if TYPE_CHECKING:
         RunPhase,
         Value,
     )
+    from .orders import (
+        ORDERS,
+        EndPause,
+        LeaveGroup,
+        Order,
+        Pause,
+        ReturnResults,
+        SetShares,
+        Stop,
+        StopToReturn,
+        TakeSnapshot,
+        TellStanding,
+    )
     from .parsing import parse
     from .updates import UPDATES, ClusterUpdate, DetachedRun, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
 
@@ -71,6 +84,7 @@ __all__ = [
     "COMMAND_TARGET",
     "ENGINE_EVENTS",
     "HOST_VARIABLE",
+    "ORDERS",
     "PROTOCOL_VERSION",
     "RECORD_TARGET",
     "RUN_PHASES_ENDED",
@@ -88,39 +102,49 @@ __all__ = [
     "CurveSummary",
     "DetachedRun",
     "DeviceUse",
+    "EndPause",
     "EngineInfo",
     "Extent",
     "FunctionChange",
     "Homeward",
     "Hyperparameters",
+    "LeaveGroup",
     "Message",
     "Notice",
+    "Order",
     "PastRun",
+    "Pause",
     "Paused",
     "Points",
     "Progress",
     "RankStarted",
     "Reply",
+    "ReturnResults",
     "RunCell",
     "RunOutput",
     "RunPhase",
     "RunUpdate",
     "Scalars",
     "SessionCommand",
+    "SetShares",
     "ShardLeft",
     "Snapshot",
     "SnapshotTaken",
     "Standing",
     "StateSize",
     "Steps",
+    "Stop",
+    "StopToReturn",
     "Sweep",
+    "TakeSnapshot",
+    "TellStanding",
     "TimeSplit",
     "TrialRun",
     "TrialRuns",
     "Value",
     "parse",
 ]
-_MODULES = ("message", "events", "updates", "commands", "parsing")
+_MODULES = ("message", "events", "orders", "updates", "commands", "parsing")
 """In the order in which they import each other: a name belongs to the first that has it."""
 
 

@@ -9,15 +9,16 @@ from ..errors import ProtocolError
 from .commands import Command, CommandName, Reply
 from .events import ENGINE_EVENTS
 from .message import Message
+from .orders import ORDERS
 from .updates import UPDATES
 
-_MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *UPDATES, Reply, Command)
+_MESSAGES: tuple[type[Message], ...] = (*ENGINE_EVENTS, *ORDERS, *UPDATES, Reply, Command)
 _BY_TYPE = {cls.type: cls for cls in _MESSAGES}
 _NAMES = {cls: frozenset(f.name for f in fields(cls)) for cls in _MESSAGES}
 
 
 def parse(data: dict[str, Any]) -> Message:
-    """Return the flat message that `data` holds (engine events and commands; nested ones only travel outward).
+    """Return the flat message that `data` holds (engine events, orders and commands; nested ones only travel outward).
 
     Raises
     ------

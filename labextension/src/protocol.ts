@@ -2,16 +2,16 @@
 // To write it again: python labextension/scripts/protocol_types.py
 
 /**
- * Events and commands: everything that crosses a process boundary while a run
- * goes on, defined once.
+ * Events, orders, updates and commands: everything that crosses a process
+ * boundary while a run goes on, defined once.
  *
- * Three roads use these types. Engines send *events* to the notebook kernel
- * (over ipyparallel's IOPub channel, in batches); the kernel sends *updates* to
- * JupyterLab (over the telemetry comm) and gets *commands* back (over the
- * command comm). Each message is a frozen dataclass; on the wire it is a JSON
- * object whose `type` names the class in snake case.
- * `labextension/src/protocol.ts` is generated from this package, and a test
- * fails when they differ.
+ * Four roads use these types. Engines send *events* to the notebook's kernel
+ * (over ipyparallel's IOPub channel, in batches), which sends them *orders*
+ * (over the control channel). The kernel sends *updates* to JupyterLab (over
+ * the telemetry comm) and gets *commands* back (over the command comm). Each
+ * message is a frozen dataclass; on the wire it is a JSON object whose `type`
+ * names the class in snake case. `labextension/src/protocol.ts` is generated
+ * from this package, and a test fails when they differ.
  *
  * Columns (lists of equal length) rather than rows carry what comes many times
  * a second: one step is then a few numbers and not a few objects.

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +16,7 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 from jupyter_dtrain.engine.control import Control, StopRun
+from jupyter_dtrain.protocol import EndPause, Order, Pause, SetShares, Stop, StopToReturn, TakeSnapshot, TellStanding
 
 LIMIT = timedelta(seconds=20)
 
@@ -94,7 +94,7 @@ def test_all_ranks_stop_after_the_same_step(world_size, last, order, commands):
     for count, choice in enumerate(moves):
         for index, rank in enumerate(ranks):
             if count >= commands[index] and index not in told and rank.ended is None:
-                rank.control.command("stop")
+                rank.control.take(Stop())
                 told[index] = rank.finished
         rank = ranks[choice % world_size]
         rank.move([other for other in ranks if other is not rank])
@@ -118,11 +118,11 @@ def test_without_a_command_every_step_is_run(order, last):
 
 def test_other_commands_and_repeated_ones_change_nothing():
     control = Control(StoreChannel(HashStore(), rank=0, world_size=1, timeout=LIMIT))
-    control.command("louder")
+    control.take(TellStanding())
     control.boundary(0)
     control.boundary(1)
-    control.command("stop")
-    control.command("stop")
+    control.take(Stop())
+    control.take(Stop())
     with pytest.raises(StopRun):
         control.boundary(2)
     with pytest.raises(StopRun):
@@ -130,14 +130,20 @@ def test_other_commands_and_repeated_ones_change_nothing():
 
 
 @pytest.mark.parametrize(
-    ("commands", "returns"), [(["return"], True), (["stop"], False), (["stop", "return"], False), (["return", "stop"], False)]
+    ("commands", "returns"),
+    [
+        ([StopToReturn()], True),
+        ([Stop()], False),
+        ([Stop(), StopToReturn()], False),
+        ([StopToReturn(), Stop()], False),
+    ],
 )
 def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, returns):
     control = Control(StoreChannel(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     told: list[str] = []
     control.on_return = lambda: told.append("returns")
     for command in commands:
-        control.command(command)
+        control.take(command)
     with pytest.raises(StopRun):
         control.boundary(0)
     assert told == ["returns"] * returns
@@ -146,7 +152,7 @@ def test_a_run_that_comes_again_is_known_before_the_cell_is_left(commands, retur
 def test_a_step_in_progress_is_finished():
     control = Control(StoreChannel(HashStore(), rank=0, world_size=1, timeout=LIMIT))
     control.boundary(0)  # step 1 begins
-    control.command("stop")
+    control.take(Stop())
     with pytest.raises(StopRun):
         control.boundary(1)
 
@@ -159,7 +165,7 @@ def test_the_cells_own_handlers_do_not_catch_a_stop():
 def test_waiting_for_a_rank_that_never_answers_has_a_limit():
     store = HashStore()
     control = Control(StoreChannel(store, rank=0, world_size=2, timeout=timedelta(milliseconds=50)))
-    control.command("stop")
+    control.take(Stop())
     with pytest.raises(RuntimeError):
         control.boundary(0)
 
@@ -171,9 +177,9 @@ def test_who_has_run_to_the_end_takes_the_others_along():
     for step in range(5):
         through.boundary(step)
     through.close()
-    through.command("stop")
+    through.take(Stop())
     behind.boundary(0)
-    behind.command("stop")
+    behind.take(Stop())
     for step in range(1, 5):
         behind.boundary(step)
 
@@ -198,7 +204,7 @@ def test_a_snapshot_is_due_after_the_same_step_on_all_ranks():
     ahead, behind = (Control(StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     assert (asked_at(ahead, 4), asked_at(behind, 3)) == (None, None)
     for control in (ahead, behind):
-        control.command("snapshot", number=1)
+        control.take(TakeSnapshot(number=1))
     assert asked_at(ahead, 5) == 1
     assert asked_at(behind, 4) is None
     assert asked_at(behind, 5) == 1
@@ -213,7 +219,7 @@ def test_runs_of_one_store_do_not_see_each_other():
     for run in ("run-1", "run-2"):
         control = Control(StoreChannel(PrefixStore(run, store), rank=0, world_size=1, timeout=LIMIT))
         control.boundary(0)
-        control.command("stop")
+        control.take(Stop())
         with pytest.raises(StopRun):
             control.boundary(1)
 
@@ -252,7 +258,7 @@ def test_threads_on_a_real_store(seed):
         thread.start()
     assert begun.wait(LIMIT.total_seconds())
     for rank in draw.sample(range(world_size), world_size):
-        controls[rank].command("stop")
+        controls[rank].take(Stop())
         if draw.random() < 0.5:
             threading.Event().wait(draw.random() * 5e-3)
     for thread in ranks:
@@ -311,13 +317,13 @@ def seats():
     return [Seat(store, rank, exchange) for rank in range(3)]
 
 
-def tell(seats: Sequence[Seat], name: str, **options: Any) -> None:
+def tell(seats: Sequence[Seat], order: Order) -> None:
     for seat in seats:
-        seat.control.command(name, **options)
+        seat.control.take(order)
 
 
 def end(seats: Sequence[Seat]) -> None:
-    tell(seats, "stop")
+    tell(seats, Stop())
     for seat in seats:
         seat.thread.join(LIMIT.total_seconds())
     assert not any(seat.thread.is_alive() for seat in seats)
@@ -326,17 +332,17 @@ def end(seats: Sequence[Seat]) -> None:
 
 def test_all_ranks_wait_at_the_same_step_until_they_are_to_go_on(seats):
     for number in (1, 2):
-        tell(seats, "pause", number=number)
+        tell(seats, Pause(number=number))
         assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
         steps = {seat.finished for seat in seats}
         assert len(steps) == 1
-        tell(seats, "resume", number=number)
+        tell(seats, EndPause(number=number))
         assert all(seat.going_on.wait(LIMIT.total_seconds()) for seat in seats)
     end(seats)
 
 
 def test_a_stop_ends_a_pause_where_it_is(seats):
-    tell(seats, "pause", number=1)
+    tell(seats, Pause(number=1))
     assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
     steps = {seat.finished for seat in seats}
     end(seats)
@@ -344,24 +350,24 @@ def test_a_stop_ends_a_pause_where_it_is(seats):
 
 
 def test_a_snapshot_that_is_asked_for_in_a_pause_is_taken_there(seats):
-    tell(seats, "pause", number=1)
+    tell(seats, Pause(number=1))
     assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
     steps = seats[0].finished
-    tell(seats, "snapshot", number=7)
+    tell(seats, TakeSnapshot(number=7))
     assert all(seat.took.wait(LIMIT.total_seconds()) for seat in seats)
-    tell(seats, "resume", number=1)
+    tell(seats, EndPause(number=1))
     end(seats)
     assert [seat.taken for seat in seats] == [[(7, steps)]] * 3
 
 
 def test_who_hears_of_a_snapshot_in_a_pause_before_the_stop_waits_for_nobody_who_has_left(seats):
-    tell(seats, "pause", number=1)
+    tell(seats, Pause(number=1))
     assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
     steps = {seat.finished for seat in seats}
     began = time.monotonic()
-    tell(seats[:1], "stop")
-    tell(seats[1:], "snapshot", number=7)
-    tell(seats[:1], "snapshot", number=7)
+    tell(seats[:1], Stop())
+    tell(seats[1:], TakeSnapshot(number=7))
+    tell(seats[:1], TakeSnapshot(number=7))
     assert all(seat.takes.wait(LIMIT.total_seconds()) for seat in seats[1:])
     end(seats)
     assert time.monotonic() - began < LIMIT.total_seconds() / 2
@@ -369,23 +375,25 @@ def test_who_hears_of_a_snapshot_in_a_pause_before_the_stop_waits_for_nobody_who
     assert [seat.taken for seat in seats] == [[]] * 3
 
 
-@pytest.mark.parametrize("order", [["share", "pause"], ["pause", "share"]])
-def test_other_shares_are_in_force_from_the_same_step_on_also_beside_a_pause(seats, order):
-    options: dict[str, Any] = {"share": {"number": 3, "speeds": [2.0, 1.0, 1.0]}, "pause": {"number": 1}}
-    for name in order:
-        tell(seats, name, **options[name])
+SHARES = SetShares(number=3, speeds=[2.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("orders", [[SHARES, Pause(number=1)], [Pause(number=1), SHARES]], ids=["shares first", "pause first"])
+def test_other_shares_are_in_force_from_the_same_step_on_also_beside_a_pause(seats, orders):
+    for order in orders:
+        tell(seats, order)
     assert all(seat.paused.wait(LIMIT.total_seconds()) for seat in seats)
-    tell(seats, "resume", number=1)
+    tell(seats, EndPause(number=1))
     end(seats)
     assert len({seat.shares[0][0] for seat in seats}) == 1
     assert [seat.shares[0][1] for seat in seats] == [[2.0, 1.0, 1.0]] * 3
 
 
 def test_a_pause_that_is_over_holds_up_nobody_whom_it_reaches_late(seats):
-    tell(seats[:2], "pause", number=1)
-    tell(seats[:2], "resume", number=1)
-    seats[2].control.command("resume", number=1)
-    seats[2].control.command("pause", number=1)
+    tell(seats[:2], Pause(number=1))
+    tell(seats[:2], EndPause(number=1))
+    seats[2].control.take(EndPause(number=1))
+    seats[2].control.take(Pause(number=1))
     end(seats)
 
 
@@ -394,7 +402,7 @@ def test_a_rank_that_is_through_makes_nobody_wait():
     through, behind = (Control(StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     through.close()
     for control in (through, behind):
-        control.command("pause", number=1)
+        control.take(Pause(number=1))
     behind.boundary(0)
     behind.boundary(1)
 
@@ -405,7 +413,7 @@ def test_who_leaves_in_a_step_is_not_waited_for_with_its_snapshot():
     leaving, staying = (Control(StoreChannel(store, rank=rank, world_size=2, timeout=LIMIT)) for rank in range(2))
     for control in (leaving, staying):
         control.boundary(0)
-        control.command("snapshot", number=1)
+        control.take(TakeSnapshot(number=1))
     leaving.close()
     staying.boundary(1)
     assert staying.snapshot_due(1) == 1
@@ -432,6 +440,6 @@ def test_a_rank_knows_of_a_snapshot_before_others_count_on_it():
         control = Control(StoreChannel(Posted(), rank=0, world_size=1, timeout=LIMIT))  # type: ignore[arg-type]
         control.boundary(finished - 1)
         arrived.clear()
-        control.command("snapshot", number)
+        control.take(TakeSnapshot(number=number))
         assert arrived.wait(LIMIT.total_seconds())
         assert due.pop() == number

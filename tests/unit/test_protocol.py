@@ -45,6 +45,9 @@ FLAT = [
     TimeSplit(rank=3, step=7, data=4.1, forward=2.0, backward=3.0, communication=0.5, optimizer=0.25, other=0.15, num_workers=0),
     Scalars(rank=0, name="val/accuracy", first=0, step=[23], time=[1700000002.0], value=[0.97]),
     Notice(rank=0, text="`val_loader` is read whole by every rank."),
+    protocol.StopToReturn(),
+    protocol.TakeSnapshot(number=3),
+    protocol.SetShares(number=2, speeds=[1.0, 0.5]),
     Command(id="c1", name="start_cluster", num_engines=2),
     Command(id="c2", name="stop_run"),
     Command(id="c3", name="get_curves", run_id="r1", curve="loss", first=10, last=20, limit=100),
@@ -72,7 +75,8 @@ def test_what_has_come_over_the_wire_shares_nothing_with_the_message_of_the_wire
 
 
 def test_no_message_does_more_when_it_is_made_than_take_its_fields():
-    assert not [cls for cls in (*ENGINE_EVENTS, *UPDATES, Command) if hasattr(cls, "__post_init__") or hasattr(cls, "__slots__")]
+    classes = (*ENGINE_EVENTS, *protocol.ORDERS, *UPDATES, Command)
+    assert not [cls for cls in classes if hasattr(cls, "__post_init__") or hasattr(cls, "__slots__")]
 
 
 def test_the_type_is_the_class_name_in_snake_case():
@@ -111,7 +115,7 @@ def test_json_of_a_snapshot_nests_plain_objects():
 
 
 def test_every_type_is_told_apart():
-    classes: set[type[Message]] = {*ENGINE_EVENTS, *UPDATES, protocol.Reply, Command}
+    classes: set[type[Message]] = {*ENGINE_EVENTS, *protocol.ORDERS, *UPDATES, protocol.Reply, Command}
     types = [cls.type for cls in classes]
     assert len(types) == len(set(types))
 

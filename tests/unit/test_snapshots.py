@@ -28,7 +28,7 @@ from jupyter_dtrain.engine.staging import Staging, bytes_of_state
 from jupyter_dtrain.engine.strategies.base import Strategy
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
-from jupyter_dtrain.protocol import Notice, SnapshotTaken, StateSize
+from jupyter_dtrain.protocol import Notice, SnapshotTaken, StateSize, TakeSnapshot
 from jupyter_dtrain.serialization.pickler import Leaf, Packed
 from jupyter_dtrain.serialization.unpickler import Unpacker
 from jupyter_dtrain.system.resources import Memory
@@ -94,7 +94,7 @@ class Rank:
         )
 
     def come_to_boundary(self, number: int) -> None:
-        self.control.command("snapshot", number=number)
+        self.control.take(TakeSnapshot(number=number))
         self.snapshots.at_boundary()
 
     def change(self) -> None:
@@ -298,7 +298,7 @@ def test_multiples_of_steps_have_one_that_nobody_has_asked_for(tmp_path):
     rank = Rank(tmp_path / "snapshots", every=10)
     with rank.snapshots.finished():
         rank.walk(19)
-        rank.control.command("snapshot", number=1)
+        rank.control.take(TakeSnapshot(number=1))
         rank.walk(6)
     assert told_at_multiples(rank) == [(unasked_number(0, 2), 10), (1, 20)], "one that was asked for as well is not taken twice"
 

@@ -18,11 +18,12 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, TextIO
 
+from ...protocol import Order, parse
 from ...system.patches import put
 from ..side_effects.shown_output import Shown
 from .emitter import Publish
 
-CONTROL_MESSAGE = "dtrain_command"
+CONTROL_MESSAGE = "dtrain_order"
 AGAIN = timedelta(milliseconds=10)  # between looks at what an interrupt is put off for
 PUT_OFF = timedelta(seconds=1)
 STDERR = 2  # the file of the process
@@ -49,15 +50,17 @@ def publisher() -> Publish:
     return publish
 
 
-def commands_to(handler: Callable[..., None]) -> None:
-    """Hand commands from the notebook kernel to `handler`, on the control thread, until another handler takes its place.
+def orders_to(handler: Callable[[Order], None]) -> None:
+    """Hand orders of the notebook kernel to `handler`, on the control thread, until another handler takes its place.
 
-    A command may reach a rank that is through with its cell while another waits for its answer.
+    An order may reach a rank that is through with its cell while another waits for its answer.
     """
     from IPython import get_ipython
 
     def handle(_stream: Any, _ident: Any, message: dict[str, Any]) -> None:
-        handler(**message["content"])
+        order = parse(message["content"])
+        if isinstance(order, Order):
+            handler(order)
 
     get_ipython().kernel.control_handlers[CONTROL_MESSAGE] = handle
 
