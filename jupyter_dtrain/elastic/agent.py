@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
 
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.load import RollBack
@@ -22,7 +21,8 @@ from ..cluster.base import Cluster
 from ..engine.side_effects.file_journal import cut_back, go_on_from
 from ..engine.task import Resume, Task
 from ..errors import UsageError
-from ..protocol import Homeward, Message, Notice, Paused, ShardLeft, SnapshotTaken, Standing, StateSize
+from ..protocol import RECORDED_EVENTS, Message, Notice
+from ..protocol.bus import Bus
 from ..strategies import DEFAULT, Feature, find
 from ..system.interpreter import Interrupts
 from .balance import Balance, describe_shares
@@ -30,6 +30,7 @@ from .generation import Generation, Output
 from .liveness import LivenessCheck
 from .pause import Pauses
 from .recovery import EngineReplacement, RestartReason, Restarts, place_of, salvage, stop_there
+from .run_events import AllPaused, Interrupted, RankShown, WentBack
 from .watchdog import Watchdog
 from .worker_group import WorkerGroup, WorkerResult
 
@@ -51,16 +52,8 @@ class Agent:
     writer : CheckpointWriter, optional
         ``None``: nothing is written to disk.
     output : Output
-    on_event : callable
-        Gets each engine event, on the client's IO thread.
-    on_output : callable
-        Gets what each rank shows: (rank, kind and content of the message), on that thread too.
-    on_paused : callable
-        Told when all ranks wait in a pause.
-    on_replaced : callable
-        Told of the number of ranks when engines have been replaced, or are fewer or more.
-    on_back : callable
-        Told of the step that the run has gone back to, while no rank is at work.
+    events : Bus
+        Told of what becomes of the run: what the engines report of it, and what ``run_events.py`` has.
     renew : callable
         Returns as many ranks on a new cluster, which has the files of the one of the group that is given.
     """
@@ -72,18 +65,13 @@ class Agent:
         keeper: SnapshotKeeper,
         writer: CheckpointWriter | None,
         output: Output,
-        on_event: Callable[[Message], None],
-        on_output: Callable[[int, str, dict[str, Any]], None],
-        on_paused: Callable[[], None],
-        on_replaced: Callable[[int], None],
-        on_back: Callable[[int], None],
+        events: Bus,
         renew: Callable[[WorkerGroup], WorkerGroup],
     ) -> None:
         self._keeper = keeper
         self._writer = writer
         self._output = output
-        self._on_event, self._on_output = on_event, on_output
-        self._on_back = on_back
+        self._events = events
         self._execution: Generation | None = None
         self._stall: Watchdog | None = None
         self._balance: Balance | None = None
@@ -93,12 +81,11 @@ class Agent:
         self._grow_after: CompleteSnapshot | None = None  # behind a snapshot that is newer than this
         self._roll_back = RollBack()
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
-        self._on_paused = on_paused
         self._liveness = LivenessCheck()
         self.interrupted = self.pressed = False
         self.restarts = Restarts()
         self._replacement = EngineReplacement(
-            group, restarts=self.restarts, renew=renew, on_replaced=on_replaced, tell=self._tell, on_progress=output.progress
+            group, restarts=self.restarts, renew=renew, events=events, tell=self._tell, on_progress=output.progress
         )
 
     @property
@@ -164,7 +151,7 @@ class Agent:
     def _is_stopping(self) -> bool:
         return self._stopping or (self._execution is not None and self._execution.interrupted)
 
-    def supervise(self, task: Task, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[WorkerResult]:
+    def supervise(self, task: Task, *, on_tick: Callable[[], None]) -> list[WorkerResult]:
         """Run `task` on all ranks and return how each ended, in rank order."""
 
         def tick() -> None:
@@ -181,7 +168,7 @@ class Agent:
                 task = following
                 self._execution = execution = self._begun(task)
                 with self.cluster.at_work():
-                    ends = execution.execute(on_tick=tick, on_interrupt=on_interrupt)
+                    ends = execution.execute(on_tick=tick)
                 cause = self._cause(ends)
                 if not cause or execution.interrupted or self._stopping or not task.strategy.can_continue:
                     execution.show_held()
@@ -207,9 +194,18 @@ class Agent:
     def _begun(self, task: Task) -> Generation:
         """Return that of the next generation, with the orders that are in force."""
         self._keeper.start(task.world_size)
-        execution = Generation(self._group, task, on_event=self._take, on_output=self._note_output, output=self._output)
+        events = Bus()
+        execution = Generation(self._group, task, events=events, output=self._output)
         where, through = execution.ask_where, execution.is_through
-        self._stall = Watchdog(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
+        self._stall = stall = Watchdog(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
+        events.subscribe(Message, self._keeper.note)
+        events.subscribe(Message, self._pauses.note)
+        if self._balance is not None:
+            events.subscribe(Message, self._balance.note)
+        events.subscribe(Message, stall.note)
+        for kind in (*RECORDED_EVENTS, RankShown, Interrupted):
+            events.subscribe(kind, self._events.publish)
+        events.subscribe(RankShown, lambda _: stall.note(None))
         if self._stopping:
             execution.stop()
         if paused := self._pauses.resume(task.world_size):
@@ -236,23 +232,23 @@ class Agent:
             self._group.leave()
             if task.file_log is not None:
                 go_on_from(task.file_log, cause.back.number, step=cause.back.step, place=cause.back.place)
-            self._on_back(cause.back.step)
+            self._events.publish(WentBack(step=cause.back.step))
             self._tell(f"Going back to step {cause.back.step}.")
         newest = self._keeper.newest
         if cause.count_targets:
             task = replace(task, count_targets=True)
-            self._on_back(newest.step if newest is not None else 0)
+            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
             self._tell(f"A target is ignored for the first time: resuming from {place_of(newest)}, counting them in every batch.")
         if cause.found is not None:
             if newest is not None and newest.step > cause.found.checked:
                 newest = None
                 self._keeper.begin_anew()
             task = replace(task, whole=(*task.whole, *(finding.kind for finding in cause.found.findings)))
-            self._on_back(newest.step if newest is not None else 0)
+            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
             self._tell(f"{cause.found.message()} Resuming from {place_of(newest)} with it on the whole batch.")
         if cause.full_batch:
             task = replace(task, full_batch=task.full_batch | {*cause.full_batch})
-            self._on_back(newest.step if newest is not None else 0)
+            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
             names = ", ".join(name.rpartition(".")[2] for name in cause.full_batch)
             self._tell(
                 f"{names} goes by all samples of a batch from here on: resuming from {place_of(newest)}, with global batches for it."
@@ -263,25 +259,10 @@ class Agent:
             self._replacement.take_back(newest)
         return self._task_of_next(task, execution)
 
-    def _take(self, event: Message) -> None:
-        self._keeper.note(event)
-        self._pauses.note(event)
-        if self._balance is not None:
-            self._balance.note(event)
-        if self._stall is not None:
-            self._stall.note(event)
-        if not isinstance(event, SnapshotTaken | ShardLeft | StateSize | Standing | Homeward | Paused):
-            self._on_event(event)
-
     def _note_paused(self) -> None:
         self._keeper.hasten()  # should an engine die meanwhile, the others have not come back a step
         if not self._is_stopping:
-            self._on_paused()
-
-    def _note_output(self, rank: int, kind: str, content: dict[str, Any]) -> None:
-        self._on_output(rank, kind, content)
-        if self._stall is not None:
-            self._stall.note(None)
+            self._events.publish(AllPaused())
 
     def _look_after(self, execution: Generation) -> None:
         """Do what is due a few times a second."""
@@ -322,7 +303,7 @@ class Agent:
     def _tell(self, text: str) -> None:
         """Show a line in the cell and in the sidebar."""
         self._output.say(text)
-        self._on_event(Notice(rank=0, text=text))
+        self._events.publish(Notice(rank=0, text=text))
 
     def _computed(self) -> list[float | None]:
         return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]

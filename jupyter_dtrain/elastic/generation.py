@@ -24,7 +24,6 @@ from ..protocol import (
     EndPause,
     Homeward,
     LeaveGroup,
-    Message,
     Notice,
     Order,
     Pause,
@@ -37,10 +36,12 @@ from ..protocol import (
     TellStanding,
     parse,
 )
+from ..protocol.bus import Bus
 from ..runs.record import ViewedRun
 from ..system.interpreter import Interrupts
 from .escalation import ASKED, AT_ONCE, FAILED, Means, Patience
 from .main_thread_output import Inbox, RankLines
+from .run_events import Interrupted, RankShown
 from .worker_group import RankEnds, WorkerGroup, WorkerResult
 
 REST = timedelta(seconds=3)  # for output that is still on its way when the results are there
@@ -81,10 +82,9 @@ class Generation:
     group : WorkerGroup
     task : Task
         Its `rank` is set for each rank in turn.
-    on_event : callable
-        Gets each engine event, on the client's IO thread.
-    on_output : callable
-        Told, on that thread too, what a rank has shown: (rank, kind and content of the message); also what :meth:`show_held` shows.
+    events : Bus
+        Gets each engine event, on the client's IO thread, and the run's own: `RankShown`, also of what :meth:`show_held` shows, and
+        `Interrupted`.
     output : Output
 
     Attributes
@@ -98,14 +98,12 @@ class Generation:
         group: WorkerGroup,
         task: Task,
         *,
-        on_event: Callable[[Message], None],
-        on_output: Callable[[int, str, dict[str, Any]], None],
+        events: Bus,
         output: Output,
     ) -> None:
         self._group = group
         self._task = task
-        self._on_event = on_event
-        self._on_output = on_output
+        self._events = events
         self._output = output
         self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
         self._lines = RankLines(output.stream) if task.options.output == "all" else None
@@ -117,19 +115,17 @@ class Generation:
         self._standing: dict[str, Order] = {}  # orders that a rank gets too which begins later
         self.interrupted = False
 
-    def execute(self, *, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> list[WorkerResult]:
+    def execute(self, *, on_tick: Callable[[], None]) -> list[WorkerResult]:
         """Run the task on all ranks and return how each ended, in rank order.
 
         Parameters
         ----------
         on_tick : callable
             Called a few times a second while the cell runs.
-        on_interrupt : callable
-            Called at the first keyboard interrupt, after the ranks were asked to stop.
         """
         with Interrupts(wake=self._inbox.wake) as interrupts:
             self._submit()
-            self._wait(interrupts, on_tick, on_interrupt)
+            self._wait(interrupts, on_tick)
             self._show_rest()
             self.interrupted |= interrupts.count > 0
         ends = [self._ends.of(rank) for rank in self._ranks]
@@ -145,7 +141,8 @@ class Generation:
         """Show what the ranks have held back; the run has ended."""
         for end in map(self._ends.of, self._ranks):
             for kind, shown in end.outcome.held if end.outcome is not None else ():
-                self._on_output(end.rank, *(("stream", {"name": kind, "text": shown}) if kind == "stdout" else ("display_data", shown)))
+                message = ("stream", {"name": kind, "text": shown}) if kind == "stdout" else ("display_data", shown)
+                self._events.publish(RankShown(rank=end.rank, kind=message[0], content=message[1]))
                 if kind == "stdout" and self._lines is not None:
                     self._lines.stream(end.rank, kind, shown)
                 elif end.rank == 0 and kind == "stdout":
@@ -162,7 +159,7 @@ class Generation:
             task.on_done(self._inbox.wake)
             self._tasks.append(task)
 
-    def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None], on_interrupt: Callable[[], None]) -> None:
+    def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None]) -> None:
         patience = Patience()
         handled, strategy = 0, self._task.strategy
         alone = not self._group.cluster.controller_alive
@@ -180,7 +177,7 @@ class Generation:
             if count > handled == 0:
                 self.interrupted = True
                 self.stop()
-                on_interrupt()
+                self._events.publish(Interrupted())
                 patience.start(ASKED if strategy.counts_steps else AT_ONCE)
             elif (means := patience.due(pressed=count > handled)) is not None:
                 self._urge(means)
@@ -282,7 +279,7 @@ class Generation:
     def _count(self, rank: int, kind: str, content: dict[str, Any]) -> None:
         count = self._seen.setdefault(rank, Count())
         if kind != "data_message":
-            self._on_output(rank, kind, content)
+            self._events.publish(RankShown(rank=rank, kind=kind, content=content))
         if kind == "stream" and content["name"] == "stdout":
             self._seen[rank] = replace(count, lines=count.lines + content["text"].count("\n"))
         elif kind == "display_data":
@@ -297,7 +294,7 @@ class Generation:
                         self._order_again(event.rank)
                     elif isinstance(event, Homeward):
                         self._homeward[event.rank] = time.monotonic() + event.seconds
-                    self._on_event(event)
+                    self._events.publish(event)
                 except ProtocolError as error:
                     self._say(str(error))
                 else:

@@ -20,7 +20,9 @@ from ..engine.snapshot.snapshotter import assembled
 from ..engine.task import Outcome, Task
 from ..engine.verify.report import GoBack
 from ..errors import ClusterError, UsageError
+from ..protocol.bus import Bus
 from ..transport.blob_store import BlobFolder
+from .run_events import RanksChanged
 from .worker_group import WorkerGroup, WorkerResult, reasons_of
 
 # The engines of a run that somebody wants restarted: until the run does it, or leaves it to whoever comes after it.
@@ -127,8 +129,8 @@ class EngineReplacement:
         Engines that somebody wants restarted: these are not lost.
     renew : callable
         Returns as many ranks on a new cluster, which has the files of the one of the group that is given.
-    on_replaced : callable
-        Told of the number of ranks when engines have been replaced, or are fewer or more.
+    events : Bus
+        Of the run: told when engines have been replaced, or are fewer or more.
     tell : callable
         Shows a line.
     on_progress : callable
@@ -148,7 +150,7 @@ class EngineReplacement:
         *,
         restarts: Restarts,
         renew: Callable[[WorkerGroup], WorkerGroup],
-        on_replaced: Callable[[int], None],
+        events: Bus,
         tell: Callable[[str], None],
         on_progress: Callable[[str], None],
     ) -> None:
@@ -156,7 +158,7 @@ class EngineReplacement:
         self.elastic: tuple[int, int] | None = None
         self._restarts = restarts
         self._renew = renew
-        self._on_replaced = on_replaced
+        self._events = events
         self._tell = tell
         self._on_progress = on_progress
         self._attempts: Counter[int | None] = Counter()
@@ -200,7 +202,7 @@ class EngineReplacement:
                     return False
             else:
                 break
-        self._on_replaced(self.group.num_ranks)
+        self._events.publish(RanksChanged(world_size=self.group.num_ranks))
         return True
 
     def _replace(self, cluster: Cluster, gone: Sequence[int]) -> None:
@@ -225,7 +227,7 @@ class EngineReplacement:
         self.group.leave()  # its store knows of the stop
         if self.cluster.take_back():
             self.group = WorkerGroup(self.cluster, self.group.num_ranks + 1)
-            self._on_replaced(self.group.num_ranks)
+            self._events.publish(RanksChanged(world_size=self.group.num_ranks))
             self._tell(f"A new engine is up: resuming from {place_of(snapshot)} with {_engines(self.group.num_ranks)}.")
 
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
-from ..checkpoint.checkpoint_commands import keep_facts
 from ..checkpoint.folder import FILE_LOG, CheckpointFolder
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.inputs import RunInputs, write_inputs
@@ -18,7 +16,8 @@ from ..cluster_options import ClusterOptions
 from ..engine.task import Outcome, Task
 from ..errors import ClusterError, StoreError
 from ..parallel_dims import ParallelDims
-from ..protocol import Message, Notice
+from ..protocol import Notice
+from ..protocol.bus import Bus
 from ..runs.persister import Recording
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
@@ -35,6 +34,8 @@ from .failure_report import lost_engines, phase_of
 from .generation import Output
 from .job import CellJob
 from .resumed_job import ResumedJob
+from .run_events import Interrupted, RanksChanged, WentBack
+from .run_recording import record
 from .worker_group import WorkerGroup, WorkerResult
 
 ON_ONE_ENGINE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
@@ -246,57 +247,33 @@ class Runner:
         recorder = recording.recorder
         interrupted = False
 
-        def on_event(event: Message) -> None:
-            recorder.apply(event)
-            self._on_news()
-
         def on_tick() -> None:
             recording.tick()
             output.show_run(recorder)
 
-        def on_interrupt() -> None:
+        def on_interrupt(_: Interrupted) -> None:
             nonlocal interrupted
             interrupted = True
             recorder.set_phase("stopping")
             how = "stopping after this step" if task.strategy.counts_steps else "the cell leaves where it is, on all engines"
             output.say(f"Interrupted: {how}. Interrupt again to abort now.")
 
-        def on_paused() -> None:
-            recorder.set_phase("paused")
-            self._on_news()
-
-        def on_back(step: int) -> None:
-            folder = recording.folder
-            recording.go_back(step, before=(lambda _: None) if folder is None else partial(keep_facts, folder, step))
-            self._on_news()
-
         def renew(lost: WorkerGroup) -> WorkerGroup:
             return self._engines.group(self._engines.renew(lost.cluster, on_progress=output.progress), lost.num_ranks)
 
-        def on_replaced(world_size: int) -> None:
-            recorder.begin_again(world_size)
-            self._engines.show()
-
-        supervisor = Agent(
-            group,
-            keeper=keeper,
-            writer=writer,
-            output=output,
-            on_event=on_event,
-            on_output=recording.log.add,
-            on_paused=on_paused,
-            on_replaced=on_replaced,
-            on_back=on_back,
-            renew=renew,
-        )
+        events = Bus()
+        record(events, recording, on_news=self._on_news)
+        events.subscribe(RanksChanged, lambda _: self._engines.show())
+        events.subscribe(Interrupted, on_interrupt)
+        supervisor = Agent(group, keeper=keeper, writer=writer, output=output, events=events, renew=renew)
         self._on_begin(recorder)
         self.supervisor, self.failed = supervisor, None
         output.show_run(recorder)
         try:
             with recording.failing("broken off"):
-                ends = supervisor.supervise(task, on_tick=on_tick, on_interrupt=on_interrupt)
+                ends = supervisor.supervise(task, on_tick=on_tick)
                 if (pruned_at := self._pruned_at()) is not None:
-                    on_back(pruned_at)
+                    events.publish(WentBack(step=pruned_at))
             phase, error = ("stopped", None) if supervisor.interrupted else phase_of(ends)
             recording.finish(*((phase, error) if pruned_at is None else ("pruned", None)))
         finally:

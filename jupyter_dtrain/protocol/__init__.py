@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     )
     from .events import (
         ENGINE_EVENTS,
+        RECORDED_EVENTS,
         DeviceUse,
         Extent,
         Homeward,
@@ -86,6 +87,7 @@ __all__ = [
     "HOST_VARIABLE",
     "ORDERS",
     "PROTOCOL_VERSION",
+    "RECORDED_EVENTS",
     "RECORD_TARGET",
     "RUN_PHASES_ENDED",
     "TELEMETRY_TARGET",

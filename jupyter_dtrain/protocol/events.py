@@ -211,7 +211,7 @@ class Notice(Message):
     text: str
 
 
-ENGINE_EVENTS: tuple[type[Message], ...] = (
+RECORDED_EVENTS: tuple[type[Message], ...] = (
     RankStarted,
     Steps,
     Progress,
@@ -220,11 +220,8 @@ ENGINE_EVENTS: tuple[type[Message], ...] = (
     TimeSplit,
     Scalars,
     Hyperparameters,
-    SnapshotTaken,
-    StateSize,
-    Paused,
-    Standing,
-    Homeward,
-    ShardLeft,
     Notice,
 )
+"""What the record of a run has."""
+ENGINE_EVENTS: tuple[type[Message], ...] = (*RECORDED_EVENTS, SnapshotTaken, StateSize, Paused, Standing, Homeward, ShardLeft)
+"""All: the others are for whoever looks after the ranks."""

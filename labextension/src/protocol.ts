@@ -664,13 +664,13 @@ export type EngineEvent =
   | ITimeSplit
   | IScalars
   | IHyperparameters
+  | INotice
   | ISnapshotTaken
   | IStateSize
   | IPaused
   | IStanding
   | IHomeward
-  | IShardLeft
-  | INotice;
+  | IShardLeft;
 
 /**
  * What the kernel sends on the telemetry comm.
