@@ -24,8 +24,8 @@ from .detached.mirror import RunMirror
 from .elastic.agent import Agent
 from .elastic.engine_pool import EnginePool
 from .elastic.failed_run import FailedRun
-from .elastic.generation import Output
 from .elastic.job import CellJob
+from .elastic.main_thread_output import Output
 from .elastic.runner import Runner, RunResult
 from .engine.task import ProcessState
 from .errors import DtrainError, UsageError

@@ -10,8 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from ..checkpoint.folder import CheckpointFolder
-from ..elastic.generation import Output
 from ..elastic.job import CellJob
+from ..elastic.main_thread_output import Output
 from ..elastic.runner import RunResult
 from ..errors import CheckpointError, ClusterError, UsageError
 from ..options import RunOptions

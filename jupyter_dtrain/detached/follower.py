@@ -10,7 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..elastic.generation import TICK, Output
+from ..elastic.generation import TICK
+from ..elastic.main_thread_output import Output
 from ..errors import CellInterrupted, UsageError
 from ..protocol import ClusterUpdate, Command, Message, Reply, RunUpdate, Snapshot
 from ..system.interpreter import Interrupts

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ..elastic.generation import Output
+from ..elastic.main_thread_output import Output
 from ..runs.record import ViewedRun
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]

@@ -26,8 +26,9 @@ from ..protocol.bus import Bus
 from ..strategies import DEFAULT, Feature, find
 from ..system.interpreter import Interrupts
 from .balance import Balance, describe_shares
-from .generation import Generation, Output
+from .generation import Generation
 from .liveness import LivenessCheck
+from .main_thread_output import Output
 from .pause import Pauses
 from .recovery import EngineReplacement, RestartReason, Restarts, place_of, salvage, stop_there
 from .run_events import AllPaused, Interrupted, RankShown, WentBack

@@ -1,10 +1,35 @@
-"""What other threads leave to be done by the one that runs the notebook's cells, as output that another shows belongs to no cell."""
+"""A cell's output: where it goes, and what other threads leave of it to the one that runs the cell, as it belongs to no cell otherwise."""
 
 from __future__ import annotations
 
 import queue
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any, Protocol
+
+from ..runs.record import ViewedRun
+
+
+class Output(Protocol):
+    """Where the cell's output goes."""
+
+    def stream(self, name: str, text: str) -> None:
+        """Show `text` printed to ``stdout`` or ``stderr``."""
+
+    def display(self, content: dict[str, Any], *, update: bool) -> None:
+        """Show a rich display, or show it in the place of an earlier one: the content of a ``display_data`` message."""
+
+    def clear(self, *, wait: bool) -> None:
+        """Clear what was shown."""
+
+    def progress(self, text: str) -> None:
+        """Show how far something is, in a line that is written over."""
+
+    def say(self, text: str) -> None:
+        """Show a line of this project's own."""
+
+    def show_run(self, run: ViewedRun) -> None:
+        """Show how the run is doing: called when it begins, some ten times a second, and when it has ended."""
 
 
 class Inbox:

@@ -27,7 +27,7 @@ from ..serialization.pickler import Packed
 from ..strategies import DEFAULT, Feature, find
 from ..transport.blob_store import BlobFolder, Sending
 from ..transport.parcel import from_parcel
-from .generation import Output
+from .main_thread_output import Output
 from .worker_group import WorkerGroup
 
 FILES_STAY = "Files that the cell has written stay as they are where rank 0 was: what it wrote after this checkpoint is not taken back."

@@ -31,8 +31,8 @@ from .agent import Agent
 from .engine_pool import STARTING, EnginePool
 from .failed_run import FailedRun
 from .failure_report import lost_engines, phase_of
-from .generation import Output
 from .job import CellJob
+from .main_thread_output import Output
 from .resumed_job import ResumedJob
 from .run_events import Interrupted, RanksChanged, WentBack
 from .run_recording import record

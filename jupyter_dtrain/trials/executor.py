@@ -8,8 +8,8 @@ from pathlib import Path
 from ..cluster_options import ClusterOptions
 from ..elastic.engine_pool import EnginePool
 from ..elastic.failed_run import FailedRun
-from ..elastic.generation import Output
 from ..elastic.job import CellJob
+from ..elastic.main_thread_output import Output
 from ..elastic.runner import Runner, RunResult
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..cluster.launchers import find_launcher
 from ..cluster_options import ClusterOptions
 from ..elastic.failed_run import FailedRun
-from ..elastic.generation import Output
+from ..elastic.main_thread_output import Output
 from ..errors import UsageError
 from ..options import RunOptions
 from ..protocol import ClusterUpdate

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
-from ..elastic.generation import Output
 from ..elastic.job import CellJob
-from ..elastic.main_thread_output import Inbox, RankLines
+from ..elastic.main_thread_output import Inbox, Output, RankLines
 from ..elastic.runner import RunResult
 from ..errors import ClusterError, DtrainError
 from ..options import Metric

@@ -1,0 +1,125 @@
+"""What ranks send while they run their task: output is shown by the thread that runs the cell, events go to their subscribers at once.
+
+Output belongs to the cell only when it is printed by the thread that runs it. Events are published by the client's IO thread.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from ..engine.side_effects.shown_output import Count
+from ..engine.task import Task
+from ..errors import ProtocolError
+from ..protocol import Homeward, Notice, parse
+from ..protocol.bus import Bus
+from .main_thread_output import Inbox, Output, RankLines
+from .run_events import RankShown
+from .worker_group import WorkerResult
+
+
+class RankMessages:
+    """Takes in what the ranks of a generation send.
+
+    Parameters
+    ----------
+    task : Task
+    events : Bus
+        Gets each engine event, and a `RankShown` for whatever a rank shows.
+    output : Output
+
+    Attributes
+    ----------
+    inbox : Inbox
+        What is left to be done by the thread that runs the cell.
+    heard : dict
+        When each rank was heard of last, by the monotonic clock.
+    homeward : dict
+        Until when ranks are left in peace that take home what they have, by that clock.
+    """
+
+    def __init__(self, task: Task, events: Bus, output: Output) -> None:
+        self._world_size, self._events, self._output = task.world_size, events, output
+        self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
+        self._lines = RankLines(output.stream) if task.options.output == "all" else None
+        self.inbox = Inbox()
+        self.heard: dict[int, float] = {}
+        self.homeward: dict[int, float] = {}
+        events.subscribe(Homeward, self._leave_in_peace)
+        events.subscribe(Notice, lambda event: self.say(event.text))
+
+    @property
+    def seen(self) -> tuple[Count, ...]:
+        """What has been shown of each rank."""
+        return tuple(self._seen.get(rank, Count()) for rank in range(self._world_size))
+
+    def listener(self, rank: int) -> Callable[[str, dict[str, Any]], None]:
+        """Return what takes messages of a rank, by kind and content. To be called on the client's IO thread."""
+
+        def listen(kind: str, content: dict[str, Any]) -> None:
+            self.heard[rank] = time.monotonic()
+            self._count(rank, kind, content)
+            if kind == "data_message":
+                self._take_events(content)
+            elif kind == "stream" and self._lines is not None:
+                lines = self._lines
+                self.inbox.leave(lambda: lines.stream(rank, content["name"], content["text"]))
+            elif rank == 0 and kind == "stream":
+                self.inbox.leave(lambda: self._output.stream(content["name"], content["text"]))
+            elif rank == 0 and kind in ("display_data", "update_display_data"):
+                self.inbox.leave(lambda: self._output.display(content, update=kind != "display_data"))
+            elif rank == 0 and kind == "clear_output":
+                self.inbox.leave(lambda: self._output.clear(wait=bool(content.get("wait"))))
+
+        return listen
+
+    def _count(self, rank: int, kind: str, content: dict[str, Any]) -> None:
+        count = self._seen.setdefault(rank, Count())
+        if kind != "data_message":
+            self._events.publish(RankShown(rank=rank, kind=kind, content=content))
+        if kind == "stream" and content["name"] == "stdout":
+            self._seen[rank] = replace(count, lines=count.lines + content["text"].count("\n"))
+        elif kind == "display_data":
+            self._seen[rank] = replace(count, displays=count.displays + 1)
+
+    def _take_events(self, batches: dict[str, Any]) -> None:
+        for messages in batches.values():
+            for message in messages:
+                try:
+                    self._events.publish(parse(message))
+                except ProtocolError as error:
+                    self.say(str(error))
+
+    def _leave_in_peace(self, event: Homeward) -> None:
+        self.homeward[event.rank] = time.monotonic() + event.seconds
+
+    def say(self, text: str) -> None:
+        """Show a line of this project's own. Any thread may call this."""
+        self.inbox.leave(lambda: self._output.say(text))
+
+    def show_rest(self, is_awaited: Callable[[], bool], limit: timedelta, tick: timedelta) -> None:
+        """Show output that is still on its way, while it is awaited, at most for `limit`: it takes another road than the results."""
+        deadline = time.monotonic() + limit.total_seconds()
+        while time.monotonic() < deadline and is_awaited():
+            self.inbox.work(tick)
+        self.inbox.work(timedelta(0))
+        if self._lines is not None:
+            self._lines.flush()
+
+    def show_held(self, ends: Iterable[WorkerResult]) -> None:
+        """Show what the ranks have held back; the run has ended."""
+        for end in ends:
+            for kind, shown in end.outcome.held if end.outcome is not None else ():
+                message = ("stream", {"name": kind, "text": shown}) if kind == "stdout" else ("display_data", shown)
+                self._events.publish(RankShown(rank=end.rank, kind=message[0], content=message[1]))
+                if kind == "stdout" and self._lines is not None:
+                    self._lines.stream(end.rank, kind, shown)
+                elif end.rank == 0 and kind == "stdout":
+                    self._output.stream(kind, shown)
+                elif end.rank == 0:
+                    self._output.display(shown, update=shown["update"])
+        if self._lines is not None:
+            self._lines.flush()
