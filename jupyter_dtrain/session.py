@@ -26,7 +26,8 @@ from .elastic.engine_pool import EnginePool
 from .elastic.failed_run import FailedRun
 from .elastic.job import CellJob
 from .elastic.main_thread_output import Output
-from .elastic.runner import Runner, RunResult
+from .elastic.run_result import RunResult
+from .elastic.runner import Runner
 from .engine.task import ProcessState
 from .errors import DtrainError, UsageError
 from .options import RunOptions

@@ -21,7 +21,7 @@ from typing import Any
 from ..checkpoint.disk_blobs import DiskBlobs
 from ..checkpoint.manifest import check_signature, check_versions, checksum_of, read_manifest, unpickling, write_manifest
 from ..checkpoint.secrets_at_rest import outcome_without_secrets, without_secrets
-from ..elastic.runner import RunResult
+from ..elastic.run_result import RunResult
 from ..elastic.worker_group import WorkerResult
 from ..engine.task import Task
 from ..errors import CheckpointError, ClusterError
@@ -39,7 +39,7 @@ ENDING, SHOWN, BLOBS = "ending", "shown", "blobs"
 
 @dataclass(frozen=True)
 class Stored:
-    """How a run ended, as it is written: the parts of its :class:`~..runner.RunResult`, whose `parcel` is what rank 0 sent back."""
+    """How a run ended, as it is written: the parts of its `RunResult`, whose `parcel` is what rank 0 sent back."""
 
     task: Task
     ends: list[WorkerResult]

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..checkpoint.folder import CheckpointFolder
 from ..elastic.job import CellJob
 from ..elastic.main_thread_output import Output
-from ..elastic.runner import RunResult
+from ..elastic.run_result import RunResult
 from ..errors import CheckpointError, ClusterError, UsageError
 from ..options import RunOptions
 from ..protocol import RUN_PHASES_ENDED, Command, Reply

@@ -10,16 +10,13 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 
-from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.load import RollBack
-from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKeeper
+from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..cluster.base import Cluster
-from ..engine.side_effects.file_journal import cut_back, go_on_from
-from ..engine.task import Resume, Task
+from ..engine.task import Task
 from ..errors import UsageError
 from ..protocol import RECORDED_EVENTS, Message, Notice
 from ..protocol.bus import Bus
@@ -29,9 +26,10 @@ from .balance import Balance, describe_shares
 from .generation import Generation
 from .liveness import LivenessCheck
 from .main_thread_output import Output
+from .next_generation import NextGeneration
 from .pause import Pauses
-from .recovery import EngineReplacement, RestartReason, Restarts, place_of, salvage, stop_there
-from .run_events import AllPaused, Interrupted, RankShown, WentBack
+from .recovery import EngineReplacement, Restarts, salvage, stop_there
+from .run_events import AllPaused, Interrupted, RankShown
 from .watchdog import Watchdog
 from .worker_group import WorkerGroup, WorkerResult
 
@@ -69,17 +67,12 @@ class Agent:
         events: Bus,
         renew: Callable[[WorkerGroup], WorkerGroup],
     ) -> None:
-        self._keeper = keeper
-        self._writer = writer
-        self._output = output
-        self._events = events
+        self._keeper, self._writer, self._output, self._events = keeper, writer, output, events
         self._execution: Generation | None = None
         self._stall: Watchdog | None = None
         self._balance: Balance | None = None
         self._stopping = False
         self._strategy = find(DEFAULT)
-        self._growing = False  # the ranks are to stop, because there is an engine for one more,
-        self._grow_after: CompleteSnapshot | None = None  # behind a snapshot that is newer than this
         self._roll_back = RollBack()
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
         self._liveness = LivenessCheck()
@@ -88,10 +81,9 @@ class Agent:
         self._replacement = EngineReplacement(
             group, restarts=self.restarts, renew=renew, events=events, tell=self._tell, on_progress=output.progress
         )
-
-    @property
-    def _group(self) -> WorkerGroup:
-        return self._replacement.group
+        self._next = NextGeneration(
+            self._replacement, keeper=keeper, pauses=self._pauses, roll_back=self._roll_back, events=events, tell=self._tell
+        )
 
     @property
     def cluster(self) -> Cluster:
@@ -139,7 +131,7 @@ class Agent:
     def restart(self, rank: int) -> None:
         """Put another engine in the place of that of `rank`, from which the run goes on; a `UsageError` says why it cannot."""
         self._check_orders(Feature.SNAPSHOT, "Restarting an engine during a run")
-        if not 0 <= rank < self._group.num_ranks:
+        if not 0 <= rank < self._replacement.group.num_ranks:
             raise UsageError(f"Rank {rank} takes no part in this run: restart its engine after it.")
         self.restarts.order(rank)
 
@@ -164,18 +156,18 @@ class Agent:
         self._replacement.elastic = task.options.elastic
         self._balance = Balance(task.world_size) if task.options.balance == "auto" and task.world_size > 1 else None
         try:
-            following: Task | None = self._met(task)
+            following: Task | None = self._next.met(task)
             while following is not None:
                 task = following
                 self._execution = execution = self._begun(task)
                 with self.cluster.at_work():
                     ends = execution.execute(on_tick=tick)
-                cause = self._cause(ends)
+                cause = self._next.reason(ends)
                 if not cause or execution.interrupted or self._stopping or not task.strategy.can_continue:
                     execution.show_held()
                     return ends
                 try:
-                    following = self._following(cause, task, execution)
+                    following = self._next.after(cause, task, execution)
                 except KeyboardInterrupt:  # somebody does not want to wait for another engine
                     self.interrupted = True
                     stop_there(ends, self._keeper, task)
@@ -196,9 +188,13 @@ class Agent:
         """Return that of the next generation, with the orders that are in force."""
         self._keeper.start(task.world_size)
         events = Bus()
-        execution = Generation(self._group, task, events=events, output=self._output)
+        execution = Generation(self._replacement.group, task, events=events, output=self._output)
         where, through = execution.ask_where, execution.is_through
-        self._stall = stall = Watchdog(task.world_size, ask=where, say=self._tell, computed=self._computed, through=through)
+
+        def computed() -> list[float | None]:
+            return [self.cluster.cpu_time(rank) for rank in range(self._replacement.group.num_ranks)]
+
+        self._stall = stall = Watchdog(task.world_size, ask=where, say=self._tell, computed=computed, through=through)
         events.subscribe(Message, self._keeper.note)
         events.subscribe(Message, self._pauses.note)
         if self._balance is not None:
@@ -214,51 +210,6 @@ class Agent:
         elif task.pause:  # it has ended meanwhile
             execution.resume(task.pause)
         return execution
-
-    def _cause(self, ends: list[WorkerResult]) -> RestartReason:
-        """Return why the run goes on, whose ranks have ended."""
-        stopped = any(end.outcome is not None and end.outcome.stopped for end in ends)
-        back = self._roll_back.pop() if stopped or any(end.lost for end in ends) else None
-        more, self._growing = self._growing and stopped, False
-        return RestartReason.of(ends, back, more=more)
-
-    def _following(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
-        """Make all ready for another generation and return its task, ``None`` where there can be none."""
-        self._keeper.commit(ON_ITS_WAY)
-        if cause.back is None and not self._keeper.publish():
-            self._tell("A part of the last snapshot is lost with its host.")
-        if cause.back is not None:
-            self._keeper.go_back(cause.back)
-            self._keeper.publish()
-            self._group.leave()
-            if task.file_log is not None:
-                go_on_from(task.file_log, cause.back.number, step=cause.back.step, place=cause.back.place)
-            self._events.publish(WentBack(step=cause.back.step))
-            self._tell(f"Going back to step {cause.back.step}.")
-        newest = self._keeper.newest
-        if cause.count_targets:
-            task = replace(task, count_targets=True)
-            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
-            self._tell(f"A target is ignored for the first time: resuming from {place_of(newest)}, counting them in every batch.")
-        if cause.found is not None:
-            if newest is not None and newest.step > cause.found.checked:
-                newest = None
-                self._keeper.begin_anew()
-            task = replace(task, whole=(*task.whole, *(finding.kind for finding in cause.found.findings)))
-            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
-            self._tell(f"{cause.found.message()} Resuming from {place_of(newest)} with it on the whole batch.")
-        if cause.full_batch:
-            task = replace(task, full_batch=task.full_batch | {*cause.full_batch})
-            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
-            names = ", ".join(name.rpartition(".")[2] for name in cause.full_batch)
-            self._tell(
-                f"{names} goes by all samples of a batch from here on: resuming from {place_of(newest)}, with global batches for it."
-            )
-        if cause.lost and not self._replacement.replace(cause.lost, newest):
-            return None
-        if cause.more and not cause.lost:
-            self._replacement.take_back(newest)
-        return self._task_of_next(task, execution)
 
     def _note_paused(self) -> None:
         self._keeper.hasten()  # should an engine die meanwhile, the others have not come back a step
@@ -283,19 +234,9 @@ class Agent:
             self._writer.offer(keeper, self.cluster.blob_dir)
             self._tell_all(self._writer.news())
         if self._replacement.may_grow:
-            self._grow(execution)
+            self._next.grow(execution)
         elif keeper.training_since is not None and time.monotonic() - keeper.training_since > SPARE_AFTER.total_seconds():
             self.cluster.prepare_spare()
-
-    def _grow(self, execution: Generation) -> None:
-        """Let the ranks stop behind a snapshot once there is an engine for one more."""
-        if not self.cluster.prepare_spare() or self._pauses.reached:
-            return
-        if not self._growing:
-            self._growing, self._grow_after = True, self._keeper.newest
-            self._keeper.hasten()
-        elif self._keeper.newest is not self._grow_after:
-            execution.call_back()
 
     def _tell_all(self, texts: list[str]) -> None:
         for text in texts:
@@ -305,28 +246,3 @@ class Agent:
         """Show a line in the cell and in the sidebar."""
         self._output.say(text)
         self._events.publish(Notice(rank=0, text=text))
-
-    def _computed(self) -> list[float | None]:
-        return [self.cluster.cpu_time(rank) for rank in range(self._group.num_ranks)]
-
-    def _task_of_next(self, task: Task, execution: Generation) -> Task:
-        met = self._met(task)
-        snapshot = self._keeper.newest
-        number, world_size = (snapshot.number, snapshot.world_size) if snapshot is not None else (None, task.world_size)
-        if task.file_log is not None:
-            cut_back(task.file_log, number)
-        resume = Resume(number=number, world_size=world_size, seen=execution.seen)
-        return replace(met, resume=resume, pause=self._pauses.resume(met.world_size), generation=task.generation + 1)
-
-    def _met(self, task: Task) -> Task:
-        """Return `task` for ranks that meet on the engines that there are."""
-        met = self._group.rendezvous(task)
-        if (folder := self.cluster.blob_dir) != self._keeper.store.address.parent:
-            self._keeper.store = snapshots_on(self.cluster, task.snapshot_folder.name)
-        return replace(
-            met,
-            world_size=self._group.num_ranks,
-            blob_folder=folder,
-            snapshot_folder=self._keeper.store.address,
-            spans_hosts=self.cluster.spans_hosts,
-        )

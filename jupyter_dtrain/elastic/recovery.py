@@ -7,10 +7,9 @@ from bisect import bisect
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Self
 
 import torch
 
@@ -18,7 +17,6 @@ from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKe
 from ..cluster.base import Cluster
 from ..engine.snapshot.snapshotter import assembled
 from ..engine.task import Outcome, Task
-from ..engine.verify.report import GoBack
 from ..errors import ClusterError, UsageError
 from ..protocol.bus import Bus
 from ..transport.blob_store import BlobFolder
@@ -72,50 +70,6 @@ class Restarts:
 MAX_ATTEMPTS = 3
 """Generations that may be lost at the same place."""
 REPLACE_LIMIT = timedelta(seconds=60)
-
-
-@dataclass(frozen=True)
-class RestartReason:
-    """Why a run goes on after all of its ranks have left; false where it does not.
-
-    Attributes
-    ----------
-    lost : list of WorkerResult
-    back : CompleteSnapshot, optional
-        Where it is to go on, by somebody's order.
-    more : bool
-        There is an engine for one more rank.
-    count_targets : bool
-        Targets have to be counted from here on.
-    found : GoBack, optional
-        What is not to be given a part of a batch, and up to where all is right.
-    full_batch : list of str
-        Classes of models that have to be given whole batches from here on.
-    """
-
-    lost: list[WorkerResult]
-    back: CompleteSnapshot | None
-    more: bool
-    count_targets: bool
-    found: GoBack | None = None
-    full_batch: Sequence[str] = ()
-
-    @classmethod
-    def of(cls, ends: Sequence[WorkerResult], back: CompleteSnapshot | None, *, more: bool) -> Self:
-        """Return that of ranks which have come to these `ends`."""
-        outcomes = [end.outcome for end in ends if end.outcome is not None]
-        return cls(
-            [end for end in ends if end.lost],
-            back,
-            more=more,
-            count_targets=any(outcome.count_targets for outcome in outcomes),
-            found=next((outcome.go_back for outcome in outcomes if outcome.go_back is not None), None),
-            full_batch=sorted({outcome.full_batch for outcome in outcomes} - {""}),
-        )
-
-    def __bool__(self) -> bool:
-        back = self.back is not None or self.count_targets or self.found is not None or bool(self.full_batch)
-        return bool(self.lost or self.more or back)
 
 
 class EngineReplacement:

@@ -1,4 +1,4 @@
-"""What the record of a run takes from its bus: events of engines, what ranks show, and what becomes of the ranks."""
+"""What the record of a run takes from its bus: events of engines, what ranks show, and what becomes of the ranks; and its checkpoints."""
 
 from __future__ import annotations
 
@@ -6,14 +6,23 @@ from collections.abc import Callable
 from functools import partial
 
 from ..checkpoint.checkpoint_commands import keep_facts
+from ..checkpoint.folder import CheckpointFolder
+from ..checkpoint.metadata import Checkpoint
+from ..checkpoint.writer import CheckpointWriter
+from ..engine.task import Task
 from ..protocol import RECORDED_EVENTS, Message
 from ..protocol.bus import Bus
 from ..runs.persister import Recording
-from .run_events import AllPaused, RanksChanged, RankShown, WentBack
+from ..strategies import Feature
+from .main_thread_output import Output
+from .run_events import AllPaused, Interrupted, RanksChanged, RankShown, WentBack
 
 
-def record(events: Bus, recording: Recording, *, on_news: Callable[[], None]) -> None:
-    """Let `recording` take what is published of its run; `on_news` is called, on any thread, when views of it have something new."""
+def record(events: Bus, recording: Recording, output: Output, *, counts_steps: bool, on_news: Callable[[], None]) -> None:
+    """Let `recording` take what is published of its run; `on_news` is called, on any thread, when views of it have something new.
+
+    `counts_steps` says whether the run's strategy does: then an interrupt takes effect at the end of a step.
+    """
     recorder = recording.recorder
 
     def apply(event: Message) -> None:
@@ -29,9 +38,27 @@ def record(events: Bus, recording: Recording, *, on_news: Callable[[], None]) ->
         recording.go_back(event.step, before=(lambda _: None) if folder is None else partial(keep_facts, folder, event.step))
         on_news()
 
+    def note_interrupt(_: Interrupted) -> None:
+        recorder.set_phase("stopping")
+        how = "stopping after this step" if counts_steps else "the cell leaves where it is, on all engines"
+        output.say(f"Interrupted: {how}. Interrupt again to abort now.")
+
     for kind in RECORDED_EVENTS:
         events.subscribe(kind, apply)
     events.subscribe(RankShown, lambda event: recording.log.add(event.rank, event.kind, event.content))
     events.subscribe(AllPaused, pause)
     events.subscribe(WentBack, go_back)
+    events.subscribe(Interrupted, note_interrupt)
     events.subscribe(RanksChanged, lambda event: recorder.begin_again(event.world_size))
+
+
+def writer_of(recording: Recording, task: Task, output: Output, *, expects_best: bool = True) -> CheckpointWriter | None:
+    """Return what writes checkpoints into the run's folder, if it has one and there are any."""
+    folder = recording.folder
+    if folder is None or Feature.SNAPSHOT not in task.strategy.supports:
+        return None
+
+    def on_written(checkpoint: Checkpoint) -> None:
+        recording.recorder.note_checkpoint(checkpoint.step)
+
+    return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written, expects_best=expects_best)

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from ..checkpoint.folder import FILE_LOG, CheckpointFolder
+from ..checkpoint.folder import FILE_LOG
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.inputs import RunInputs, write_inputs
-from ..checkpoint.metadata import Checkpoint, Wanted
+from ..checkpoint.metadata import Wanted
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..checkpoint.writer import CheckpointWriter
 from ..cluster_options import ClusterOptions
-from ..engine.task import Outcome, Task
-from ..errors import ClusterError, StoreError
+from ..engine.task import Task
+from ..errors import StoreError
 from ..parallel_dims import ParallelDims
 from ..protocol import Notice
 from ..protocol.bus import Bus
@@ -22,57 +22,23 @@ from ..runs.persister import Recording
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
-from ..strategies import Feature
 from ..system.interpreter import interrupted_before_the_cell
 from ..transport.base import BlobStore
 from ..transport.blob_store import HASHED, BlobFolder, Sending, bytes_of
-from ..transport.parcel import from_parcel
 from .agent import Agent
 from .engine_pool import STARTING, EnginePool
 from .failed_run import FailedRun
-from .failure_report import lost_engines, phase_of
+from .failure_report import phase_of
 from .job import CellJob
 from .main_thread_output import Output
 from .resumed_job import ResumedJob
 from .run_events import Interrupted, RanksChanged, WentBack
-from .run_recording import record
-from .worker_group import WorkerGroup, WorkerResult
+from .run_recording import record, writer_of
+from .run_result import RunResult, left_by
+from .worker_group import WorkerGroup
 
 ON_ONE_ENGINE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
 BY_ITS_ROWS = " `--split-inputs` shards model inputs along dim 0."
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run left.
-
-    Attributes
-    ----------
-    ends : list of WorkerResult
-        How each rank ended, in rank order.
-    returned : Packed, optional
-        What rank 0 sent back.
-    lost : ClusterError, optional
-        To be raised where an engine was lost.
-    interrupted : bool
-        Whether there was a keyboard interrupt.
-    task : Task
-        What the ranks were given.
-    taken : callable
-        To be called when the results are in the notebook.
-    """
-
-    ends: list[WorkerResult]
-    returned: Packed | None
-    lost: ClusterError | None
-    interrupted: bool
-    task: Task
-    taken: Callable[[], None] = lambda: None
-
-    @property
-    def first(self) -> Outcome | None:
-        """The outcome of rank 0, which holds the results."""
-        return self.ends[0].outcome
 
 
 class Runner:
@@ -168,15 +134,14 @@ class Runner:
             )
         with recording.failing("broken off"):
             if is_narrowed:
-                text = ON_ONE_ENGINE + (BY_ITS_ROWS if work.has_models else "")
-                output.say(text)
+                output.say(text := ON_ONE_ENGINE + (BY_ITS_ROWS if work.has_models else ""))
                 recording.recorder.apply(Notice(rank=0, text=text))
             task = work.task(group, blobs, run_id=recording.run_id)
             folder, cluster = recording.folder, group.cluster
             task = replace(task, file_log=cluster.files.journal(folder / FILE_LOG, recording.run_id) if folder is not None else None)
             keeper = SnapshotKeeper(snapshots_on(cluster, task.snapshot_folder.name), task.world_size, keep=options.keep_checkpoints)
             # Trials are compared by a number that may be there at their ends alone.
-            writer = self._writer(recording, task, output, expects_best=not options.vary)
+            writer = writer_of(recording, task, output, expects_best=not options.vary)
         if folder is not None:
             RunInputs(folder).keep(task, blobs)
         try:
@@ -232,39 +197,26 @@ class Runner:
         group = self._group(options, num_ranks, output)
         task, keeper, recording, values = job.start(group, options, check=self._engines.check)
         with recording.failing("broken off"):
-            writer = self._writer(recording, task, output)
+            writer = writer_of(recording, task, output)
         return self._carry_out(group, task, keeper, writer, recording, output), values
 
     def _carry_out(
-        self,
-        group: WorkerGroup,
-        task: Task,
-        keeper: SnapshotKeeper,
-        writer: CheckpointWriter | None,
-        recording: Recording,
-        output: Output,
+        self, group: WorkerGroup, task: Task, keeper: SnapshotKeeper, writer: CheckpointWriter | None, recording: Recording, output: Output
     ) -> RunResult:
         recorder = recording.recorder
-        interrupted = False
 
         def on_tick() -> None:
             recording.tick()
             output.show_run(recorder)
 
-        def on_interrupt(_: Interrupted) -> None:
-            nonlocal interrupted
-            interrupted = True
-            recorder.set_phase("stopping")
-            how = "stopping after this step" if task.strategy.counts_steps else "the cell leaves where it is, on all engines"
-            output.say(f"Interrupted: {how}. Interrupt again to abort now.")
-
         def renew(lost: WorkerGroup) -> WorkerGroup:
             return self._engines.group(self._engines.renew(lost.cluster, on_progress=output.progress), lost.num_ranks)
 
         events = Bus()
-        record(events, recording, on_news=self._on_news)
+        interrupts: list[Interrupted] = []
+        record(events, recording, output, counts_steps=task.strategy.counts_steps, on_news=self._on_news)
         events.subscribe(RanksChanged, lambda _: self._engines.show())
-        events.subscribe(Interrupted, on_interrupt)
+        events.subscribe(Interrupted, interrupts.append)
         supervisor = Agent(group, keeper=keeper, writer=writer, output=output, events=events, renew=renew)
         self._on_begin(recorder)
         self.supervisor, self.failed = supervisor, None
@@ -280,25 +232,8 @@ class Runner:
             self.supervisor = None
             self._on_news()
             output.show_run(recorder)
-        first, cluster = ends[0].outcome, supervisor.cluster
-        self.failed = FailedRun(task, cluster, ends, restart=self._engines.begin_restart)
-        if first is not None and first.parcel is not None:
-            cluster.files.fetch(first.parcel.keys, 0)
-        # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
-        returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
-        lost = lost_engines(ends, cluster, recorder.devices()) if not supervisor.interrupted else None
-        left = [rank for rank in supervisor.restarts.close() if rank < len(cluster.engines)]
-        killed = [end.rank for end in ends if end.killed] if not supervisor.interrupted else cluster.missing_ranks()
-        failed = [end.rank for end in ends if end.outcome is not None and end.outcome.device_failed]
-        if lost is not None or not cluster.controller_alive:
-            self._engines.stop(is_lost=True)
-        elif left or killed or failed:
-            if left:
-                output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
-            self._engines.begin_restart(cluster, sorted({*left, *killed, *failed}))
-        elif supervisor.interrupted:
-            self._engines.show()  # an engine may have taken the place of another just before
-        return RunResult(ends, returned, lost, interrupted or supervisor.interrupted or supervisor.pressed, task)
+        self.failed = FailedRun(task, supervisor.cluster, ends, restart=self._engines.begin_restart)
+        return left_by(ends, task, supervisor, self._engines, recorder.devices(), output, interrupted=bool(interrupts))
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> WorkerGroup:
         """Return the engines of a run, started and with torch imported."""
@@ -310,20 +245,3 @@ class Runner:
             count = len(cluster.engine_ids)
             output.progress(f"{count} engine{'' if count == 1 else 's'} ready")
         return self._engines.group(cluster, num_ranks or len(cluster.engine_ids))
-
-    @staticmethod
-    def _writer(recording: Recording, task: Task, output: Output, *, expects_best: bool = True) -> CheckpointWriter | None:
-        """Return what writes checkpoints into the run's folder, if it has one and there are any."""
-        folder = recording.folder
-        if folder is None or Feature.SNAPSHOT not in task.strategy.supports:
-            return None
-
-        def on_written(checkpoint: Checkpoint) -> None:
-            recording.recorder.note_checkpoint(checkpoint.step)
-
-        return CheckpointWriter(CheckpointFolder(folder), task, say=output.say, on_written=on_written, expects_best=expects_best)
-
-
-def _engines_of(ranks: list[int]) -> str:
-    told = ", ".join(map(str, ranks))
-    return f"the engine of rank {told} was" if len(ranks) == 1 else f"the engines of ranks {told} were"

@@ -17,7 +17,7 @@ from .results import apply_outcome, device_here
 from .tracebacks import cell_error, ended
 
 if TYPE_CHECKING:
-    from ..elastic.runner import RunResult
+    from ..elastic.run_result import RunResult
     from ..engine.task import Outcome
     from ..serialization.pickler import Packed
     from .output import CellOutput

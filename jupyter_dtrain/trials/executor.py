@@ -10,7 +10,8 @@ from ..elastic.engine_pool import EnginePool
 from ..elastic.failed_run import FailedRun
 from ..elastic.job import CellJob
 from ..elastic.main_thread_output import Output
-from ..elastic.runner import Runner, RunResult
+from ..elastic.run_result import RunResult
+from ..elastic.runner import Runner
 from ..runs.recorder import RunRecorder
 from ..runs.store import RunStore
 from ..transport.base import BlobStore

@@ -15,7 +15,7 @@ from typing import Any
 
 from ..elastic.job import CellJob
 from ..elastic.main_thread_output import Inbox, Output, RankLines
-from ..elastic.runner import RunResult
+from ..elastic.run_result import RunResult
 from ..errors import ClusterError, DtrainError
 from ..options import Metric
 from ..runs.aggregation import logged_as

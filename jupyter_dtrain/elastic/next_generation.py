@@ -1,0 +1,175 @@
+"""From one generation of ranks to the next: why a run goes on, from where, and with what task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from ..checkpoint.host_snapshots import snapshots_on
+from ..checkpoint.load import RollBack
+from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKeeper
+from ..engine.side_effects.file_journal import cut_back, go_on_from
+from ..engine.side_effects.shown_output import Count
+from ..engine.task import Resume, Task
+from ..engine.verify.report import GoBack
+from ..protocol.bus import Bus
+from .generation import Generation
+from .pause import Pauses
+from .recovery import EngineReplacement, place_of
+from .run_events import WentBack
+from .worker_group import WorkerResult
+
+
+@dataclass(frozen=True)
+class RestartReason:
+    """Why a run goes on after all of its ranks have left; false where it does not.
+
+    Attributes
+    ----------
+    lost : list of WorkerResult
+    back : CompleteSnapshot, optional
+        Where it is to go on, by somebody's order.
+    more : bool
+        There is an engine for one more rank.
+    count_targets : bool
+        Targets have to be counted from here on.
+    found : GoBack, optional
+        What is not to be given a part of a batch, and up to where all is right.
+    full_batch : list of str
+        Classes of models that have to be given whole batches from here on.
+    """
+
+    lost: list[WorkerResult]
+    back: CompleteSnapshot | None
+    more: bool
+    count_targets: bool
+    found: GoBack | None = None
+    full_batch: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, ends: Sequence[WorkerResult], back: CompleteSnapshot | None, *, more: bool) -> Self:
+        """Return that of ranks which have come to these `ends`."""
+        outcomes = [end.outcome for end in ends if end.outcome is not None]
+        return cls(
+            [end for end in ends if end.lost],
+            back,
+            more=more,
+            count_targets=any(outcome.count_targets for outcome in outcomes),
+            found=next((outcome.go_back for outcome in outcomes if outcome.go_back is not None), None),
+            full_batch=sorted({outcome.full_batch for outcome in outcomes} - {""}),
+        )
+
+    def __bool__(self) -> bool:
+        back = self.back is not None or self.count_targets or self.found is not None or bool(self.full_batch)
+        return bool(self.lost or self.more or back)
+
+
+class NextGeneration:
+    """Makes all ready for another generation of a run.
+
+    Parameters
+    ----------
+    replacement : EngineReplacement
+        Has the engines.
+    keeper : SnapshotKeeper
+    pauses : Pauses
+    roll_back : RollBack
+        Has what somebody has ordered.
+    events : Bus
+        Of the run: told where it has gone back to.
+    tell : callable
+        Shows a line.
+    """
+
+    def __init__(
+        self,
+        replacement: EngineReplacement,
+        *,
+        keeper: SnapshotKeeper,
+        pauses: Pauses,
+        roll_back: RollBack,
+        events: Bus,
+        tell: Callable[[str], None],
+    ) -> None:
+        self._replacement, self._keeper, self._pauses, self._roll_back = replacement, keeper, pauses, roll_back
+        self._events, self._tell = events, tell
+        self._growing = False  # the ranks are to stop, because there is an engine for one more,
+        self._grow_after: CompleteSnapshot | None = None  # behind a snapshot that is newer than this
+
+    def reason(self, ends: list[WorkerResult]) -> RestartReason:
+        """Return why the run goes on, whose ranks have ended."""
+        stopped = any(end.outcome is not None and end.outcome.stopped for end in ends)
+        back = self._roll_back.pop() if stopped or any(end.lost for end in ends) else None
+        more, self._growing = self._growing and stopped, False
+        return RestartReason.of(ends, back, more=more)
+
+    def grow(self, execution: Generation) -> None:
+        """Let the ranks stop behind a snapshot once there is an engine for one more."""
+        if not self._replacement.cluster.prepare_spare() or self._pauses.reached:
+            return
+        if not self._growing:
+            self._growing, self._grow_after = True, self._keeper.newest
+            self._keeper.hasten()
+        elif self._keeper.newest is not self._grow_after:
+            execution.call_back()
+
+    def after(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
+        """Make all ready for another generation and return its task, ``None`` where there can be none."""
+        self._keeper.commit(ON_ITS_WAY)
+        if cause.back is None and not self._keeper.publish():
+            self._tell("A part of the last snapshot is lost with its host.")
+        if cause.back is not None:
+            self._keeper.go_back(cause.back)
+            self._keeper.publish()
+            self._replacement.group.leave()
+            if task.file_log is not None:
+                go_on_from(task.file_log, cause.back.number, step=cause.back.step, place=cause.back.place)
+            self._events.publish(WentBack(step=cause.back.step))
+            self._tell(f"Going back to step {cause.back.step}.")
+        newest = self._keeper.newest
+        if cause.count_targets:
+            task = replace(task, count_targets=True)
+            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
+            self._tell(f"A target is ignored for the first time: resuming from {place_of(newest)}, counting them in every batch.")
+        if cause.found is not None:
+            if newest is not None and newest.step > cause.found.checked:
+                newest = None
+                self._keeper.begin_anew()
+            task = replace(task, whole=(*task.whole, *(finding.kind for finding in cause.found.findings)))
+            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
+            self._tell(f"{cause.found.message()} Resuming from {place_of(newest)} with it on the whole batch.")
+        if cause.full_batch:
+            task = replace(task, full_batch=task.full_batch | {*cause.full_batch})
+            self._events.publish(WentBack(step=newest.step if newest is not None else 0))
+            names = ", ".join(name.rpartition(".")[2] for name in cause.full_batch)
+            self._tell(
+                f"{names} goes by all samples of a batch from here on: resuming from {place_of(newest)}, with global batches for it."
+            )
+        if cause.lost and not self._replacement.replace(cause.lost, newest):
+            return None
+        if cause.more and not cause.lost:
+            self._replacement.take_back(newest)
+        return self._task_of_next(task, execution.seen)
+
+    def _task_of_next(self, task: Task, seen: tuple[Count, ...]) -> Task:
+        met = self.met(task)
+        snapshot = self._keeper.newest
+        number, world_size = (snapshot.number, snapshot.world_size) if snapshot is not None else (None, task.world_size)
+        if task.file_log is not None:
+            cut_back(task.file_log, number)
+        resume = Resume(number=number, world_size=world_size, seen=seen)
+        return replace(met, resume=resume, pause=self._pauses.resume(met.world_size), generation=task.generation + 1)
+
+    def met(self, task: Task) -> Task:
+        """Return `task` for ranks that meet on the engines that there are."""
+        met = self._replacement.group.rendezvous(task)
+        if (folder := self._replacement.cluster.blob_dir) != self._keeper.store.address.parent:
+            self._keeper.store = snapshots_on(self._replacement.cluster, task.snapshot_folder.name)
+        return replace(
+            met,
+            world_size=self._replacement.group.num_ranks,
+            blob_folder=folder,
+            snapshot_folder=self._keeper.store.address,
+            spans_hosts=self._replacement.cluster.spans_hosts,
+        )
