@@ -21,7 +21,7 @@ from .errors import CheckpointError, ClusterError, DtrainError, picklable
 from .runs.detached_index import HostFile
 from .runs.record import ViewedRun
 from .serialization.pickler import Packed
-from .session import Session
+from .session.session import Session
 from .system.interpreter import Interrupts
 from .transport.base import BlobStore
 from .transport.parcel import from_parcel

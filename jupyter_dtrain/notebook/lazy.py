@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..options import View
     from ..protocol import ClusterUpdate, Command, Message, Reply, Snapshot
     from ..runs.archive import RunArchive
-    from ..session import Session
+    from ..session.session import Session
     from .run_view import RunView
 
 
@@ -53,7 +53,7 @@ class LazySession:
                 from ..system.torch_internals import require
 
                 require()
-                from ..session import Session
+                from ..session.session import Session
                 from .kernel import is_leaving
 
                 self._session = Session(self._archive.folder if self._archive is not None else None, self._engines)

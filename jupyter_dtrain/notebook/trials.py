@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..capture.bundle import Bundle
     from ..options import RunOptions
     from ..runs.record import CellOrigin
-    from ..session import Session
+    from ..session.session import Session
     from ..transport.base import BlobStore
     from ..trials.scheduler import OfTrial, TrialScheduler, Tried
 
