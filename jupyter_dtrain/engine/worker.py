@@ -123,9 +123,9 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
             _threads_of(task),
         ):
             reports.emitter.start()
-            cell_run = CellRun(task, strategy, device, talk=talk, control=control, reports=reports, rescue=rescue)
+            cell_run = CellRun(task, strategy, device, talk=talk, control=control, reports=reports)
             try:
-                return cell_run.outcome(interrupts)
+                return cell_run.outcome(interrupts, rescue)
             finally:
                 open_writers.leave()
                 clean_up(cell_run.objects())

@@ -26,15 +26,16 @@ class Failing(CellRun):
         self._task, self._device, self._raises = SimpleNamespace(rank=0), torch.device("cuda:0"), raises  # type: ignore[assignment]
         self._reports = SimpleNamespace(observer=SimpleNamespace(step=5))  # type: ignore[assignment]
         self._failure, self._value = None, None
+        self._results = SimpleNamespace(packed_with=self._pack)  # type: ignore[assignment]
         self.has_packed = False
 
-    def _outcome(self, _interrupts):
+    def _outcome(self, _interrupts, _rescue):
         self._failure = SimpleNamespace(name="AcceleratorError", message=ASSERTED)  # type: ignore[assignment]
         if self._raises:
             fails()
         return Outcome(rank=0, failure=self._failure, stopped=False, steps=5)
 
-    def _with_results(self, outcome, value=None, *, skip=None):
+    def _pack(self, outcome, _value):
         self.has_packed = True
         return outcome
 
@@ -43,17 +44,17 @@ class Failing(CellRun):
 def test_the_cells_own_error_is_told_and_nothing_is_packed(monkeypatch, raises):
     monkeypatch.setattr(torch.cuda, "synchronize", fails)
     run = Failing(raises=raises)
-    outcome = run.outcome(None)  # type: ignore[arg-type]
+    outcome = run.outcome(None, None)  # type: ignore[arg-type]
     assert (outcome.device_failed, outcome.failure, outcome.steps, run.has_packed) == (True, run._failure, 5, False)
 
 
 def test_another_error_leaves_the_engine_where_it_is(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda _device: None)
     run = Failing(raises=False)
-    assert not run.outcome(None).device_failed  # type: ignore[arg-type]
+    assert not run.outcome(None, None).device_failed  # type: ignore[arg-type]
     assert run.has_packed
     with pytest.raises(RuntimeError, match="device-side"):
-        Failing(raises=True).outcome(None)  # type: ignore[arg-type]
+        Failing(raises=True).outcome(None, None)  # type: ignore[arg-type]
 
 
 def test_a_processor_can_always_be_used(monkeypatch):

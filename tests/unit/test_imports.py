@@ -80,6 +80,8 @@ ENGINE_ORDER = [
     "strategies",
     "snapshot",
     "post_mortem",
+    "returned_results",
+    "cell_boundary",
     "cell_run",
     "worker",
 ]
