@@ -33,20 +33,22 @@ from ...task import Semantics
 from ...telemetry.notices import Notices
 from ...telemetry.observer import Observer
 from ...tensor.batch_norm import GlobalNormalization
-from ...tensor.batch_shard import BatchShard, BatchSharding
+from ...tensor.batch_shard import BatchSharding
 from ...tensor.caught import Catches
-from ...tensor.placement_types import GlobalTensor, Partial, Shard, from_local, to_local
+from ...tensor.placement_types import Shard, from_local
 from ...tensor.rank0_guard import Alone
 from ...tensor.redistribute import Exchange
 from ...tensor.thread_guard import Turns
 from ...tensor.view import GlobalView
-from ...timing import COMMUNICATION, Timing
+from ...timing import Timing
 from ...verify.checks import new_checks
 from .cell_api import CellApi
+from .cell_steps import CellSteps
 from .hints import Hints
+from .training_state import TrainingState
 
 
-class DataParallelTraining:
+class DataParallelTraining(CellSteps, TrainingState):
     """What happens on one rank when the cell draws batches, calls models and runs backward passes.
 
     Parameters
@@ -96,16 +98,9 @@ class DataParallelTraining:
         file_log: FileLog | None = None,
         temporary: TemporaryFolders | None = None,
     ) -> None:
-        self.rank, self._world_size, self._semantics = rank, world_size, semantics
-        self._control, self._observer, self._timing, self._hints = control, observer, timing, Hints(notes, semantics)
+        super().__init__(world_size, semantics, control=control, observer=observer, timing=timing, hints=Hints(notes, semantics))
+        self.rank = rank
         self._file_log, self._temporary = file_log, temporary or TemporaryFolders()
-        self._share: BatchShard | None = None  # of the batch that the cell drew last
-        self._drew = False  # from a loader that marks the steps
-        self._shared_out = False  # anything at all
-        self._drew_whole = False  # from a loader whose batches are not split
-        self._said_why = False  # nothing is shared out
-        self._has_trained = False  # with a model in training mode
-        self._apart = False  # ranks may have something that others have not
         self.shares = BatchSharding(rank=rank, world_size=world_size)
         shared = world_size > 1
         self._view = (
@@ -250,102 +245,3 @@ class DataParallelTraining:
         Objects in `unchanged` hold nothing new and are not looked through.
         """
         return list(values) if self._view is None else self._view.materialize(values, unchanged=unchanged)
-
-    # -- for snapshots -----------------------------------------------------------------------------------------------
-
-    @property
-    def in_step(self) -> bool:
-        """Whether the cell is between a model's call and the backward pass: its graph cannot be saved."""
-        return self._models.graph_open
-
-    def wholes(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return tensors that span the ranks as wholes. A collective."""
-        return list(tensors) if self._view is None else [self._view.full_tensor(tensor) for tensor in tensors]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on from here has to know of the cell's objects."""
-        return {
-            "models": self._models.state_dict(),
-            "speeds": self.shares.speeds,
-            "entropy": self._entropy.state_dict(),
-            "view": self._view.state_dict() if self._view is not None else None,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._models.load_state_dict(state["models"])
-        self._entropy.load_state_dict(state.get("entropy", {}))
-        if self._view is not None and state.get("view") is not None:
-            self._view.load_state_dict(state["view"])
-        if len(state["speeds"]) == self._world_size:  # on as many ranks as before
-            self.shares.follow(state["speeds"])
-
-    def streams(self) -> tuple[Any, Any] | None:
-        """Return the states of the rank's own random streams."""
-        if self._model_stream is None or self._loading_stream is None:
-            return None
-        return self._model_stream.other, self._loading_stream.state_dict()
-
-    def set_streams(self, states: tuple[Any, Any] | None) -> None:
-        """Go on from `states`."""
-        if states is not None and self._model_stream is not None and self._loading_stream is not None:
-            self._model_stream.other = states[0]
-            self._loading_stream.load_state_dict(states[1])
-
-    # -- what the cell does ------------------------------------------------------------------------------------------
-
-    def _on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
-        self._control.boundary(self._observer.step)
-        self._share, self._drew = share, True
-        self._shared_out |= share is not None
-        self._observer.on_batch(share, batch, batches)
-
-    def _on_other_batch(self, share: BatchShard | None) -> None:
-        self._control.boundary(self._observer.step)
-        self._shared_out |= share is not None
-        self._drew_whole |= share is None
-
-    def _on_input_shared(self) -> None:
-        self._shared_out = True
-
-    def _on_backward(self, root: torch.Tensor) -> None:
-        self._models.graph_open = False
-        self._has_trained = self._has_trained or self._models.known.any_training()
-        if isinstance(root, GlobalTensor) and isinstance(root.placement, Partial) and root.placement.weight is None:
-            # A sum over the ranks, and what they report is averaged.
-            self._observer.on_backward(to_local(root).detach() * self._world_size, 1.0 / self._world_size)
-        else:
-            self._observer.on_backward(root, self._weight_of(root))
-        if not self._drew:  # no loader marks the steps
-            self._control.boundary(self._observer.step)
-
-    def _is_alike(self, root: torch.Tensor) -> bool:
-        """Return whether all ranks have computed `root` from the same numbers. A collective, as long as that may be.
-
-        Elsewhere than on CPUs they do not stay the same: sums come in another order each time.
-        """
-        if self._apart or self._shared_out or self._view is None or self._view.has_parts or root.device.type != "cpu":
-            return False
-        self._apart = not Exchange.is_same(root)
-        return not self._apart
-
-    def _on_computed(self) -> None:
-        self._timing.switch(COMMUNICATION)
-
-    def _weight_of(self, root: torch.Tensor) -> float:
-        if self._view is not None:
-            return self._view.weight_of(root)
-        return 1.0 / self._world_size if self._share is None else self._share.weight
-
-    # -- what the user is told ---------------------------------------------------------------------------------------
-
-    def say_if_not_sharded(self) -> None:
-        """Say that the engines have all computed the same, and what changes that; to be called where no error is to be shown below it."""
-        if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
-            self._hints.not_sharded(drew=self._drew_whole, has_model=self._models.known.has_any(), has_trained=self._has_trained)
-        if self._semantics.one_engine and self._world_size == 1 and (self._drew or self._drew_whole):
-            self._hints.not_foreseen()
-
-    def _on_unknown(self, kind: str) -> None:
-        self._apart = self._said_why = True  # each rank has loaded its own
-        self._hints.not_split(kind)

@@ -1,0 +1,65 @@
+"""What a snapshot has of a rank's training, and how the training goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from ...forward.model_call import ModelCalls
+from ...rng.seeding import CommonEntropy
+from ...rng.streams import LoadingStream, ModelStream
+from ...tensor.batch_shard import BatchSharding
+from ...tensor.view import GlobalView
+
+
+class TrainingState:
+    """The state of the parts that :class:`.DataParallelTraining` has put together."""
+
+    shares: BatchSharding
+    _world_size: int
+    _models: ModelCalls
+    _view: GlobalView | None
+    _entropy: CommonEntropy
+    _model_stream: ModelStream | None
+    _loading_stream: LoadingStream | None
+
+    @property
+    def in_step(self) -> bool:
+        """Whether the cell is between a model's call and the backward pass: its graph cannot be saved."""
+        return self._models.graph_open
+
+    def wholes(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        """Return tensors that span the ranks as wholes. A collective."""
+        return list(tensors) if self._view is None else [self._view.full_tensor(tensor) for tensor in tensors]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run that goes on from here has to know of the cell's objects."""
+        return {
+            "models": self._models.state_dict(),
+            "speeds": self.shares.speeds,
+            "entropy": self._entropy.state_dict(),
+            "view": self._view.state_dict() if self._view is not None else None,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        self._models.load_state_dict(state["models"])
+        self._entropy.load_state_dict(state.get("entropy", {}))
+        if self._view is not None and state.get("view") is not None:
+            self._view.load_state_dict(state["view"])
+        if len(state["speeds"]) == self._world_size:  # on as many ranks as before
+            self.shares.follow(state["speeds"])
+
+    def streams(self) -> tuple[Any, Any] | None:
+        """Return the states of the rank's own random streams."""
+        if self._model_stream is None or self._loading_stream is None:
+            return None
+        return self._model_stream.other, self._loading_stream.state_dict()
+
+    def set_streams(self, states: tuple[Any, Any] | None) -> None:
+        """Go on from `states`."""
+        if states is not None and self._model_stream is not None and self._loading_stream is not None:
+            self._model_stream.other = states[0]
+            self._loading_stream.load_state_dict(states[1])
