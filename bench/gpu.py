@@ -227,7 +227,8 @@ def page(results: dict[str, Figures], *, card: str) -> str:
 
 def card_name(device: str) -> str:
     """Return what the hardware calls itself."""
-    from jupyter_dtrain.cluster.devices import cpu_name, visible_gpus
+    from jupyter_dtrain.cluster.devices import cpu_name
+    from jupyter_dtrain.cluster.gpus import visible_gpus
 
     gpus = visible_gpus() if device == "cuda" else []
     return gpus[0].name if gpus else cpu_name()

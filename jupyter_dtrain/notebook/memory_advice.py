@@ -46,7 +46,7 @@ def name_plan(error: BaseException, namespace: Mapping[str, Any], task: Task) ->
 
 def _less(namespace: Mapping[str, Any], task: Task) -> str:
     from ..analysis.names import find_names
-    from ..cluster.devices import bytes_for_each
+    from ..cluster.gpus import bytes_for_each
     from ..planning.memory_plan import less_than, measure, plans, strategies_on
 
     tree, device, engines = ast.parse(task.source), task.device.partition(":")[0], task.world_size

@@ -33,7 +33,8 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
         It cannot be told.
     """
     from ..analysis.names import find_names
-    from ..cluster.devices import bytes_for_each, plan_devices
+    from ..cluster.devices import plan_devices
+    from ..cluster.gpus import bytes_for_each
     from ..planning.memory_plan import choice, measure, plans, strategies_on, table
 
     if cluster.hosts:

@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader
 from ..errors import UsageError
 from ..strategies import Divided, Feature, StrategyInfo, available
 from ..system.resources import size_text
-from .fake_step import Call, StepMemory, train_on_fakes
+from .fake_step import Call, train_on_fakes
 from .forked import call_in_fork
+from .live_bytes import StepMemory
 
 LIMIT = timedelta(seconds=60)
 MARGIN = 1.15

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 
-from jupyter_dtrain.cluster import devices
+from jupyter_dtrain.cluster import devices, gpus
 from jupyter_dtrain.cluster.devices import plan_devices
 from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.elastic.engine_pool import EnginePool
@@ -133,13 +133,13 @@ def test_a_gpu_whose_memory_is_not_told_is_there_all_the_same(machine, monkeypat
     monkeypatch.setattr(FakeNvml, "nvmlDeviceGetMemoryInfo", refused)
     machine(gpus=["GB10"])
     assert [plan.name for plan in plan_devices(ClusterOptions())] == ["GB10"]
-    assert devices.bytes_for_each(1, device="cuda") == 0
+    assert gpus.bytes_for_each(1, device="cuda") == 0
 
 
 def test_the_bytes_of_an_engine_are_those_of_its_part_of_a_gpu(machine):
     machine(gpus=["H100", "H100"])
-    assert devices.bytes_for_each(2, device="cuda") == 100
-    assert devices.bytes_for_each(3, device="cuda") == 50
+    assert gpus.bytes_for_each(2, device="cuda") == 100
+    assert gpus.bytes_for_each(3, device="cuda") == 50
 
 
 def test_one_engine_per_gpu(machine):
@@ -285,7 +285,7 @@ def test_cpu_although_there_are_gpus(machine):
 )
 def test_visible_devices_are_respected(machine, visible, expected):
     machine(gpus=["H100"] * 3, visible=visible)
-    assert [gpu.index for gpu in devices.visible_gpus()] == expected
+    assert [gpu.index for gpu in gpus.visible_gpus()] == expected
 
 
 def test_environment_of_a_rank(machine):
@@ -300,7 +300,8 @@ def test_environment_of_a_rank(machine):
 def test_whether_torch_has_cuda_is_known_without_importing_it():
     code = (
         "import sys\n"
-        "from jupyter_dtrain.cluster.devices import plan_devices, torch_has_cuda\n"
+        "from jupyter_dtrain.cluster.devices import plan_devices\n"
+        "from jupyter_dtrain.cluster.gpus import torch_has_cuda\n"
         "from jupyter_dtrain.cluster_options import ClusterOptions\n"
         "plan_devices(ClusterOptions()); said = torch_has_cuda()\n"
         "assert 'torch' not in sys.modules\n"
@@ -406,7 +407,7 @@ def test_the_device_is_named_as_the_cluster_names_it(monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not devices.visible_gpus(), reason="no GPU here")
+@pytest.mark.skipif(not gpus.visible_gpus(), reason="no GPU here")
 def test_a_real_gpu():
     use = DeviceSampler(0, "cuda:0").sample()
     assert 0 <= use.utilization <= 100
