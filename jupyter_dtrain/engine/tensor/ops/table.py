@@ -13,6 +13,7 @@ from .autograd import backward, grad, gradient, in_graph
 from .dispatch import Rule, Rules, read, read_number, read_text
 from .factories import constant_like, deepcopy, drawn_by_entry, dropout, in_python, local_value, new_like, random_like, set_property
 from .indexing import gather, index, look_up, select
+from .joining import as_other, broadcast, columns, join, part_along
 from .losses import ctc, loss
 from .matmul import addmm, einsum, instance_norm, lookup, matrices, product, rowwise
 from .operands import globals_in
@@ -21,15 +22,10 @@ from .pointwise import elementwise, keeps, to_dtype
 from .reductions import FFT_NAMES, NAMES, all_or_any, along, extreme, inner, mean, quantile, scatter, total, unpack
 from .views import (
     IN_PLACE,
-    as_other,
-    broadcast,
-    columns,
     count,
     expand,
     flatten,
-    join,
     move,
-    part_along,
     permute,
     repeat,
     repeat_interleave,
