@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import default_collate
 
 from jupyter_dtrain.engine.code_inspection import model_uses
-from jupyter_dtrain.engine.data.collate import may_draw, may_mix
+from jupyter_dtrain.engine.data.collate_words import may_draw, may_mix
 
 
 def wrapped(forward):

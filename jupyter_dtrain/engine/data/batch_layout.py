@@ -114,12 +114,12 @@ def kinds_of(batch: Any, layout: Layout, total: int) -> list[Any] | None:
         if kind == "entries":
             return isinstance(value, list | tuple) and len(value) == total
         if isinstance(kind, int):
-            if not is_array or value.ndim <= kind or value.shape[kind] != total or _has_attributes(value):
+            if not is_array or value.ndim <= kind or value.shape[kind] != total or has_attributes(value):
                 return False
             found[path] = str(value.dtype), (*value.shape[:kind], *value.shape[kind + 1 :])
             return True
         del found[path]
-        children = None if is_array else _children(value)
+        children = None if is_array else children_of(value)
         return children is not None and all(fits(child, (*path, key)) for key, child in children.items())
 
     return [found[path] for path in layout] if fits(batch, ()) and found.keys() == layout.keys() else None
@@ -128,91 +128,15 @@ def kinds_of(batch: Any, layout: Layout, total: int) -> list[Any] | None:
 # -- finding out where the samples are -------------------------------------------------------------------------------
 
 
-def compared(whole: Any, part: Any, total: int, where: slice) -> dict[Path, tuple[list[int | str], bool]] | None:
-    """Compare what a collate function made of all samples of a batch and of the samples `where`.
-
-    Returns
-    -------
-    dict or None
-        By path, what it may be as in :data:`Layout`, and whether the part is exactly a part of the whole. ``None``: the structures differ.
-    """
-    found: dict[Path, tuple[list[int | str], bool]] = {}
-    return found if _compare(whole, part, (), total, where, found) else None
-
-
-def _compare(whole: Any, part: Any, path: Path, total: int, where: slice, found: dict[Path, tuple[list[int | str], bool]]) -> bool:
-    if type(whole) is not type(part):
-        return False
-    if isinstance(whole, torch.Tensor | np.ndarray):
-        if _has_attributes(whole) or _has_attributes(part):
-            found[path] = ["attributes"], False
-        else:
-            found[path] = _compare_arrays(torch.as_tensor(whole), torch.as_tensor(part), total, where)
-        return True
-    if isinstance(whole, list | tuple) and not hasattr(whole, "_fields"):
-        count = where.stop - where.start
-        if len(whole) == total and len(part) == count:
-            found[path] = ["entries"], True
-            return True
-    children, others = _children(whole), _children(part)
-    if children is not None and others is not None:
-        return list(children) == list(others) and all(
-            _compare(children[key], others[key], (*path, key), total, where, found) for key in children
-        )
-    try:
-        same = bool(whole == part)
-    except Exception:  # an object with an idea of its own of being equal
-        same = False
-    found[path] = (["same"] if same else []), same
-    return True
-
-
-def _has_attributes(value: Any) -> bool:
+def has_attributes(value: Any) -> bool:
     """Return whether a tensor has attributes that somebody has given it: of all of its samples, and lost where it is cut or copied."""
     return type(value) is torch.Tensor and bool(value.__dict__)
-
-
-def _compare_arrays(whole: torch.Tensor, part: torch.Tensor, total: int, where: slice) -> tuple[list[int | str], bool]:
-    count = where.stop - where.start
-    has_rows = all(tensor.layout == torch.strided and not tensor.is_nested for tensor in (whole, part))
-    if not has_rows or whole.dim() != part.dim():
-        return [], False
-    dims = [dim for dim in range(whole.dim()) if whole.shape[dim] == total and part.shape[dim] == count]
-    exact = [dim for dim in dims if _equal(whole.narrow(dim, where.start, count), part)]
-    if exact:
-        return list(exact), True
-    if not dims and _equal(whole, part):
-        return ["same"], True
-    return list(dims), False
-
-
-def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return left.shape == right.shape and left.dtype == right.dtype and bool(((left == right) | ((left != left) & (right != right))).all())
-
-
-def has_other_values(whole: Any, part: Any, total: int, where: slice) -> bool:
-    """Return whether a part has other numbers than the whole has there. Of other sizes (padding) its ranks find out themselves."""
-    if type(whole) is not type(part):
-        return False
-    if isinstance(whole, torch.Tensor | np.ndarray):
-        left, right = torch.as_tensor(whole), torch.as_tensor(part)
-        dims, is_exact = _compare_arrays(left, right, total, where)
-        alike = [dim for dim in dims if isinstance(dim, int) and _without(left.shape, dim) == _without(right.shape, dim)]
-        return bool(alike) and not is_exact
-    children, others = _children(whole), _children(part)
-    if children is None or others is None or list(children) != list(others):
-        return False
-    return any(has_other_values(children[key], others[key], total, where) for key in children)
-
-
-def _without(shape: torch.Size, dim: int) -> list[int]:
-    return [size for number, size in enumerate(shape) if number != dim]
 
 
 # -- through the structure --------------------------------------------------------------------------------------------
 
 
-def _children(value: Any) -> dict[Any, Any] | None:
+def children_of(value: Any) -> dict[Any, Any] | None:
     """Return what a container holds by key, and its attributes beside that; ``None`` for what is none."""
     if isinstance(value, Mapping | list | tuple):
         entries = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
@@ -253,7 +177,7 @@ def _rebuild(batch: Any, one: Callable[[Path, Any], Any], entries: Callable[[Any
     """Return `batch` with `one` applied to single values, and `entries` to lists with one entry per sample."""
     if isinstance(batch, list | tuple) and _has_entry_per_sample(batch, layout, path):
         return entries(batch)
-    children = None if isinstance(batch, torch.Tensor | np.ndarray) or (layout and layout.get(path) == "same") else _children(batch)
+    children = None if isinstance(batch, torch.Tensor | np.ndarray) or (layout and layout.get(path) == "same") else children_of(batch)
     if children is None:
         return one(path, batch)
     if layout is None:  # PyTorch's own function takes attributes from the first sample

@@ -2,7 +2,7 @@
 
 What such a function makes of a part of the samples need not be a part of what it makes of all: it pads to the longest, mixes
 samples, draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, and the function's
-code has no word of anything else (`mixing`), ranks load and collate their own samples from then on, and check for every batch that
+code has no word of anything else (``collate_words``), ranks load and collate their own samples from then on, and check for every batch that
 they have padded alike. Otherwise every rank collates the whole batch, as one process would, and keeps its part; and where even that
 cannot be cut (texts joined end to end), every rank computes on all of it. A function may also fail for a part of the samples (it
 arranges them by classes and shots, or wants pairs): a part that it refuses is no error, and decides as one that is no part of the whole.
@@ -10,123 +10,22 @@ arranges them by classes and shots, or wants pairs): a part that it refuses is n
 
 from __future__ import annotations
 
-import copy
-import dis
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
-from types import CodeType
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data._utils.pin_memory import pin_memory
 
-from ...analysis.code_objects import everything
 from ...capture.bundle import RandomState
-from ..code_inspection import call_uses
-from ..rng.streams import OtherStreams, generators_in, set_state, state_of
+from ..rng.streams import generators_in, set_state, state_of
 from ..tensor.batch_shard import BatchShard
-from .batch_layout import Layout, Path, UnknownBatch, compared, cut, kinds_of, length_of
+from .batch_comparison import compared
+from .batch_layout import Layout, Path, UnknownBatch, cut, kinds_of, length_of
+from .collate_probe import Found, Probe, Probed, Refused, collated_if_possible
+from .collate_words import may_draw, may_mix
 from .counters import Counters, keeper_of
-from .fetch_state import FetchState
-
-# Whether what a collate function makes of a sample may depend on the others of the batch, told from the words in its code.
-#
-# What it made of one batch says little of the next: a batch without an outlier is not scaled, one of equal lengths comes in order. So
-# only a function without a word for a statistic, for an order or for random numbers is given a rank's own samples alone. A word too
-# many costs time and no more: each rank then collates whole batches. Padding needs no word, for it is seen in each batch's shapes.
-
-_STATISTICS = (
-    "all allclose amax amin aminmax any argmax argmin average bincount Counter cumprod cumsum equal fromkeys fsum histc histogram isin "
-    "kthvalue logsumexp max maximum mean median min minimum mode nanmean nanmedian nansum norm percentile prod quantile reduce softmax "
-    "std std_mean sum unique unique_consecutive var var_mean"
-)
-_ORDERS = "argpartition argsort flip fliplr flipud frozenset groupby lexsort nlargest nsmallest reverse reversed roll set sort sorted topk"
-_DRAWS = (
-    "bernoulli bernoulli_ beta choice choices dirichlet dropout exponential_ gauss geometric integers multinomial normal normal_ "
-    "permutation permuted poisson rand rand_like randint randint_like randn randn_like random random_ random_sample randperm randrange "
-    "sample shuffle standard_normal triangular uniform uniform_"
-)
-_WORDS_OF_DRAWS = frozenset(_DRAWS.split())
-_WORDS = _WORDS_OF_DRAWS.union(_STATISTICS.split(), _ORDERS.split())
-_OF_SETS = frozenset(("BUILD_SET", "SET_ADD", "SET_UPDATE"))
-
-
-def may_mix(collate: object) -> bool:
-    """Return whether the code of a collate function has a word of something that depends on several samples."""
-    return call_uses(collate, lambda code, names: not _WORDS.isdisjoint(names) or _makes_sets(code))
-
-
-def may_draw(collate: object) -> bool:
-    """Return whether the code of a collate function has a word of random numbers."""
-    return call_uses(collate, lambda _, names: not _WORDS_OF_DRAWS.isdisjoint(names))
-
-
-def _makes_sets(code: CodeType) -> bool:
-    return any(step.opname in _OF_SETS for part in everything(code) for step in dis.get_instructions(part))
-
 
 Agree = Callable[[Any], list[Any]]
-Found = dict[Path, tuple[list[int | str], bool]] | None
-"""What a rank's part of a batch is of the whole; ``None``: not just a part."""
-
-
-class Refused:
-    """In the place of a batch: the collate function has failed for the rank's samples alone."""
-
-
-def collated_if_possible(collate: Callable[[Any], Any], samples: Any) -> Any:
-    """Return what the user's function makes, or `Refused` where it fails: whether that is an error, all samples of the batch say."""
-    try:
-        return collate(samples)
-    except Exception:  # the whole batch shows it again, if it is one
-        return Refused()
-
-
-@dataclass
-class Probed:
-    """A whole batch, and what a part of its samples is of it."""
-
-    batch: Any
-    found: Found
-
-    def pin_memory(self) -> Probed:
-        """Pin the batch, as a loader does."""
-        return Probed(pin_memory(self.batch), self.found)
-
-
-class Probe:
-    """Collates whole batches, and of the first one the rank's part as well, which leaves no trace: what it changes is put back.
-
-    For what remembers the samples that it was given: the batch cannot be loaded another time to learn from it.
-    """
-
-    def __init__(self, collate: Callable[[Any], Any], share: Callable[[int], BatchShard]) -> None:
-        self._collate, self._share, self._done = collate, share, False
-
-    def __call__(self, samples: Any) -> Any:
-        """Return the whole batch, as `Probed` the first time."""
-        if self._done:
-            return self._collate(samples)
-        self._done = True
-        share = self._share(len(samples))
-        part = self._part(samples, share) if share.loaded.stop - share.loaded.start < share.total else Refused()
-        whole = self._collate(samples)
-        return Probed(whole, compared(whole, part, share.total, share.loaded))
-
-    def _part(self, samples: Any, share: BatchShard) -> Any:
-        state, random_state, streams = FetchState(self._collate), RandomState.now(), OtherStreams.now(self._collate)
-        try:
-            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-                return collated_if_possible(self._collate, copy.deepcopy(samples[share.loaded]))
-        except Exception:  # of what cannot be copied
-            return Refused()
-        finally:
-            state.restore()
-            random_state.set()
-            streams.set()
 
 
 class CutAfterLoading(Exception):

@@ -24,7 +24,8 @@ from ..tensor.agreed import failures_of, note, raise_if_any
 from ..tensor.batch_shard import BatchShard
 from ..tensor.caught import may_be_caught
 from .batch_layout import Layout, UnknownBatch
-from .collate import Collation, CutAfterLoading, collated_if_possible
+from .collate import Collation, CutAfterLoading
+from .collate_probe import collated_if_possible
 from .fetch import copy_of, has_rows
 from .fetch_state import FetchState
 from .worker_rng import Told, WorkerRngReporter

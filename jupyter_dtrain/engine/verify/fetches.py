@@ -17,7 +17,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from ...options import Verify
-from ..data.batch_layout import has_other_values
+from ..data.batch_comparison import has_other_values
 from ..data.collate import is_default
 from ..module_tree import IdentityMap
 from ..tensor.batch_shard import BatchShard

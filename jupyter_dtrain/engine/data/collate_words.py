@@ -1,0 +1,43 @@
+"""Whether what a collate function makes of a sample may depend on the others of the batch, told from the words in its code.
+
+What it made of one batch says little of the next: a batch without an outlier is not scaled, one of equal lengths comes in order. So
+only a function without a word for a statistic, for an order or for random numbers is given a rank's own samples alone. A word too
+many costs time and no more: each rank then collates whole batches. Padding needs no word, for it is seen in each batch's shapes.
+"""
+
+from __future__ import annotations
+
+import dis
+from types import CodeType
+
+from ...analysis.code_objects import everything
+from ..code_inspection import call_uses
+
+_STATISTICS = (
+    "all allclose amax amin aminmax any argmax argmin average bincount Counter cumprod cumsum equal fromkeys fsum histc histogram isin "
+    "kthvalue logsumexp max maximum mean median min minimum mode nanmean nanmedian nansum norm percentile prod quantile reduce softmax "
+    "std std_mean sum unique unique_consecutive var var_mean"
+)
+_ORDERS = "argpartition argsort flip fliplr flipud frozenset groupby lexsort nlargest nsmallest reverse reversed roll set sort sorted topk"
+_DRAWS = (
+    "bernoulli bernoulli_ beta choice choices dirichlet dropout exponential_ gauss geometric integers multinomial normal normal_ "
+    "permutation permuted poisson rand rand_like randint randint_like randn randn_like random random_ random_sample randperm randrange "
+    "sample shuffle standard_normal triangular uniform uniform_"
+)
+_WORDS_OF_DRAWS = frozenset(_DRAWS.split())
+_WORDS = _WORDS_OF_DRAWS.union(_STATISTICS.split(), _ORDERS.split())
+_OF_SETS = frozenset(("BUILD_SET", "SET_ADD", "SET_UPDATE"))
+
+
+def may_mix(collate: object) -> bool:
+    """Return whether the code of a collate function has a word of something that depends on several samples."""
+    return call_uses(collate, lambda code, names: not _WORDS.isdisjoint(names) or _makes_sets(code))
+
+
+def may_draw(collate: object) -> bool:
+    """Return whether the code of a collate function has a word of random numbers."""
+    return call_uses(collate, lambda _, names: not _WORDS_OF_DRAWS.isdisjoint(names))
+
+
+def _makes_sets(code: CodeType) -> bool:
+    return any(step.opname in _OF_SETS for part in everything(code) for step in dis.get_instructions(part))
