@@ -22,9 +22,10 @@ from ..runs.store import RunStore
 from ..serialization.pickler import Packed
 from ..transport.base import BlobStore
 from ..transport.blob_store import HASHED, BlobFolder
-from .connection import Ended, Hello, Interrupt, PeerConnection, start_host
+from .connection import Ended, Hello, Interrupt, PeerConnection
 from .detached_results import DetachedResult, mark_taken, read_ending, results_of
 from .follower import Follower, Views
+from .host_start import start_host
 from .journal import calls_in, replay
 from .mirror import RunMirror
 

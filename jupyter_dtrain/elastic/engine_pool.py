@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from ..errors import ClusterError
 from ..options import RunOptions
 from ..protocol import ClusterUpdate
 from ..system.interpreter import interrupted_before_the_cell
+from .engine_start import EngineStart, satisfies
 
 if TYPE_CHECKING:
     from .worker_group import WorkerGroup
@@ -44,7 +44,7 @@ class EnginePool:
         self._lock = threading.RLock()
         self._cluster: Cluster | None = None
         self._group: WorkerGroup | None = None
-        self._beginning: _Beginning | None = None
+        self._beginning: EngineStart | None = None
         self._options = ClusterOptions()  # of the cluster, until somebody ends it
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
@@ -58,7 +58,7 @@ class EnginePool:
     def prepare(self, options: ClusterOptions) -> None:
         """Start a cluster in the background if there is none; the next :meth:`start` waits for it."""
         if self._cluster is None and (self._beginning is None or self._beginning.over):
-            self._beginning = _Beginning(lambda progress: self._started(options, progress))
+            self._beginning = EngineStart(lambda progress: self._started(options, progress))
 
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
@@ -73,7 +73,7 @@ class EnginePool:
             if self._cluster is not None:
                 self._cluster.end_stopped_guard()
             cluster = self.cluster
-            if cluster is not None and _satisfies(cluster, options, self._options):
+            if cluster is not None and satisfies(cluster, options, self._options):
                 return cluster
             options = self.as_before(options)
             if self._cluster is not None:
@@ -97,7 +97,7 @@ class EnginePool:
         cluster, asked = self.cluster, self.as_before(options)
         if not find_launcher(asked.launcher).hosts_say_how_many:
             return wanted
-        fits = cluster is not None and _satisfies(cluster, replace(options, num_engines=wanted), self._options)
+        fits = cluster is not None and satisfies(cluster, replace(options, num_engines=wanted), self._options)
         return wanted if fits else None
 
     def stop(self, *, is_lost: bool = False) -> bool:
@@ -227,65 +227,3 @@ class EnginePool:
     def _tell(self, update: ClusterUpdate) -> None:
         self.update = update
         self.on_update(update)
-
-
-class _Beginning:
-    """A start in the background: on its own thread, what it says for whoever waits.
-
-    Parameters
-    ----------
-    start : callable
-        Gets what to tell its progress, which raises where nobody wants the start any more.
-    """
-
-    def __init__(self, start: Callable[[Progress], object]) -> None:
-        self._said: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._unwanted = False
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, args=(start,), name="dtrain-start", daemon=True)
-        self._thread.start()
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended, well or not."""
-        return not self._thread.is_alive()
-
-    def wait(self, on_progress: Progress | None) -> None:
-        """Pass on what is said until it is over, and raise its error. A keyboard interrupt ends it."""
-        try:
-            while not self.over or not self._said.empty():
-                try:
-                    sentence = self._said.get(timeout=0.05)
-                except queue.Empty:
-                    continue
-                if on_progress is not None:
-                    on_progress(sentence)
-        except BaseException:
-            self.give_up()
-            raise
-        if self._error is not None:
-            raise self._error
-
-    def give_up(self) -> None:
-        """Start nothing any more, and wait until nothing is left of what was half-started. What has come up stays."""
-        self._unwanted = True
-        self._thread.join()
-
-    def _run(self, start: Callable[[Progress], object]) -> None:
-        try:
-            start(self._say)
-        except BaseException as error:
-            self._error = error
-
-    def _say(self, sentence: str) -> None:
-        if self._unwanted:
-            raise KeyboardInterrupt
-        self._said.put(sentence)
-
-
-def _satisfies(cluster: Cluster, options: ClusterOptions, started_with: ClusterOptions) -> bool:
-    enough = options.num_engines is None or options.num_engines <= len(cluster.engine_ids)
-    kind = cluster.device_plans[0].device.partition(":")[0]
-    asked = {**options.where, "launcher": None}
-    is_there = asked == ClusterOptions().where or (asked == {**started_with.where, "launcher": None} and not cluster.lost_hosts)
-    return enough and options.device in ("auto", kind) and options.launcher in (None, started_with.launcher or LOCAL) and is_there

@@ -9,7 +9,7 @@ from typing import Self
 from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.load import RollBack
 from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKeeper
-from ..engine.side_effects.file_journal import cut_back, go_on_from
+from ..engine.side_effects.journal_entries import cut_back, go_on_from
 from ..engine.side_effects.shown_output import Count
 from ..engine.task import Resume, Task
 from ..engine.verify.report import GoBack

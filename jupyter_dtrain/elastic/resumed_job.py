@@ -13,7 +13,7 @@ from ..checkpoint.metadata import Intact, Wanted, step_of
 from ..checkpoint.secrets_at_rest import missing_secrets_text, part_with_secrets, with_secrets
 from ..checkpoint.snapshot_index import SnapshotKeeper
 from ..cluster_options import ClusterOptions
-from ..engine.side_effects.file_journal import go_on_from
+from ..engine.side_effects.journal_entries import go_on_from
 from ..engine.task import Resume, Task
 from ..errors import CheckpointError, UsageError
 from ..options import RunOptions

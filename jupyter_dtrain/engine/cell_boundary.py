@@ -12,7 +12,8 @@ from .comm.rank_store import StoreChannel
 from .control import Control
 from .resume.loops import Loops
 from .returned_results import ReturnedResults
-from .side_effects.file_journal import FileLog, cut_back
+from .side_effects.file_journal import FileLog
+from .side_effects.journal_entries import cut_back
 from .snapshot.rank_state import RankState
 from .snapshot.snapshotter import Snapshots
 from .strategies.base import Strategy

@@ -13,7 +13,8 @@ from ..serialization.module_reducers import itself
 from ..serialization.pickler import Numbers, Packer
 from ..serialization.reducers import bar_at_rest, is_progress_bar
 from ..serialization.torch_reducers import without_graph
-from .tensor.placement_types import GlobalTensor, computed_by
+from .tensor.graph_placement import computed_by
+from .tensor.placement_types import GlobalTensor
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ NOTICE = Notice(rank=0, text="as it is")
 
 
 def test_subscribers_are_told_of_their_type_in_the_order_of_their_subscriptions():
-    bus, told = Bus(), []
+    bus = Bus()
+    told: list[object] = []
     bus.subscribe(Notice, lambda event: told.append(("first", event)))
     bus.subscribe(Message, lambda event: told.append(("second", event)))
     bus.subscribe(Notice, lambda event: told.append(("third", event)))
@@ -24,7 +25,8 @@ def test_subscribers_are_told_of_their_type_in_the_order_of_their_subscriptions(
 
 
 def test_who_subscribes_later_is_told_of_what_comes_then():
-    bus, told = Bus(), []
+    bus = Bus()
+    told: list[object] = []
     bus.publish(NOTICE)
     bus.subscribe(Notice, told.append)
     bus.publish(NOTICE)

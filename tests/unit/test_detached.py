@@ -17,9 +17,10 @@ from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
 from jupyter_dtrain.cluster_options import ClusterOptions
-from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, Updates, start_host
+from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, Updates
 from jupyter_dtrain.detached.detached_results import ENDING, DetachedResult, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.follower import Follower
+from jupyter_dtrain.detached.host_start import start_host
 from jupyter_dtrain.detached.journal import BATCH, Journal, read_calls, replay
 from jupyter_dtrain.detached.mirror import RunMirror
 from jupyter_dtrain.detached.server import Server

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.engine.side_effects.file_journal import FileLog, cut_back, go_on_from
+from jupyter_dtrain.engine.side_effects.file_journal import FileLog
+from jupyter_dtrain.engine.side_effects.journal_entries import cut_back, go_on_from
 
 PLACE = "iteration 1 of line 2"
 

@@ -11,7 +11,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from jupyter_dtrain.engine.telemetry.hyperparameters import MAX_TEXT, HyperparameterLog, plain
+from jupyter_dtrain.engine.telemetry.described_objects import MAX_TEXT, plain
+from jupyter_dtrain.engine.telemetry.hyperparameters import HyperparameterLog
 from jupyter_dtrain.protocol import Hyperparameters
 from jupyter_dtrain.runs.run_progress import KnownHyperparameters
 

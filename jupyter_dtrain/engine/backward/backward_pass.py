@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from ..tensor.placement_types import GlobalTensor, Partial, in_graph
+from ..tensor.graph_placement import in_graph
+from ..tensor.placement_types import GlobalTensor, Partial
 from .graph import leaves_of
 
 

@@ -25,8 +25,9 @@ from torch import nn
 from ..comm.failures import FailedElsewhere
 from ..tensor.agreed import failures_of, first_of, note, raise_if_any
 from ..tensor.caught import may_be_caught
+from ..tensor.graph_placement import start_at
 from ..tensor.pending_checks import settle
-from ..tensor.placement_types import GlobalTensor, start_at, to_local
+from ..tensor.placement_types import GlobalTensor, to_local
 from ..tensor.rank0_guard import all_ranks_come
 from .backward_pass import BackwardPass, Computed, scaled
 from .failed_pass import Noted, as_if_failed, noted

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..tensor.placement_types import GlobalTensor, graph_nodes, is_of_share
+from ..tensor.graph_placement import graph_nodes
+from ..tensor.placement_types import GlobalTensor, is_of_share
 
 
 def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor | None] | None = None) -> list[torch.Tensor]:

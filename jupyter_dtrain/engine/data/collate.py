@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from ...capture.bundle import RandomState
-from ..rng.streams import generators_in, set_state, state_of
+from ..rng.generators import generators_in, set_state, state_of
 from ..tensor.batch_shard import BatchShard
 from .batch_comparison import compared
 from .batch_layout import Layout, Path, UnknownBatch, cut, kinds_of, length_of

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
+from .batch_sampler_shard import JoinedBatches
 from .collate import Agree
 from .divided_sources import DividedSources, Iteration
 from .fetch import Make, taking_rows
@@ -28,7 +29,6 @@ from .iterable import Streams
 from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState
 from .loader_plan import Checks, LoaderPlans
 from .sharded_iterator import OnBatch, Place, SplitBatches, WatchedBatches
-from .sources import JoinedBatches
 from .worker_rng import can_live, iterate, living, set_living
 
 

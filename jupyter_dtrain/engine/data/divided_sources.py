@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
+from .batch_sampler_shard import Check, Loaded
 from .collate import Collation, CutAfterLoading
 from .fetch import Make, copy_of
 from .iterable import Stream, Streams
@@ -23,7 +24,7 @@ from .iterator_state import IteratorState, SourceState
 from .loader_plan import Division, LoaderPlan, LoaderPlans
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch
-from .sources import Check, Loaded, LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
+from .sources import LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
 from .worker_rng import with_attributes
 
 

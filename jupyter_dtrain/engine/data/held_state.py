@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 
 from ...serialization.python_reducers import attribute_holders
 from ..forward.containers import copy_of, refill
-from ..rng.streams import set_state, state_of
+from ..rng.generators import set_state, state_of
 
 _MOST, _WIDTH, _LONGEST = 100, 16, 100_000  # objects; parts of a container that are looked at; items of one that is kept
 _LARGE = 1 << 16  # bytes of a tensor or array from which on it is data, and no place in data

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ...capture.bundle import RandomState
 from ...data.samplers import SeekableIterator
 from ..current_run import current_run
-from ..rng.streams import generators_in, set_state, state_of
+from ..rng.generators import generators_in, set_state, state_of
 from ..timing import DATA, Counted
 from ..user_frames import is_ours
 from .counters import Counters, keeper_of

@@ -24,7 +24,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from ...system.patches import patched
-from ..rng.streams import generators_in, set_state, state_of
+from ..rng.generators import generators_in, set_state, state_of
 from . import own_iterators
 
 # Workers of loaders tell with a batch the states of their random streams, where they have drawn any numbers to load it.

@@ -20,7 +20,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ..module_tree import Found, IdentityMap, has_hooks
-from ..rng.streams import OtherStreams, generators_in
+from ..rng.generators import generators_in
+from ..rng.streams import OtherStreams
 from .module_state import ModuleState
 
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)

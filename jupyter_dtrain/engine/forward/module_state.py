@@ -15,7 +15,8 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils import parametrize
 
 from ..code_inspection import model_uses
-from ..rng.streams import ModelStream, OtherStreams, TorchState, generators_in, set_state, state_of
+from ..rng.generators import generators_in, set_state, state_of
+from ..rng.streams import ModelStream, OtherStreams, TorchState
 from ..tensor.placement_types import GlobalTensor
 from .reached import Reached, reached_from
 from .state import LARGE, CannotRestore, Change, State, is_value, same

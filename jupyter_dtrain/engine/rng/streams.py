@@ -12,18 +12,13 @@ import random
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain, islice
-from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...analysis.code_objects import closed_over, names_in
 from ...capture.bundle import RandomState
-from ...serialization.python_reducers import attribute_holders
-from ..user_frames import is_users, is_users_module
+from .generators import generators_in, set_state, state_of
 
 
 @dataclass
@@ -173,98 +168,3 @@ class LoadingStream:
         self._other.set()
         self._other = current
         self._loading = not self._loading
-
-
-# -- generators that are objects -----------------------------------------------------------------------------------------
-
-
-def state_of(generator: object) -> Any:
-    """Return the state of a generator of random numbers, ``None`` for what is none."""
-    match generator:
-        case torch.Generator():
-            return generator.get_state()
-        case np.random.Generator():
-            return generator.bit_generator.state
-        case np.random.RandomState():
-            return generator.get_state()
-        case random.Random():
-            return generator.getstate()
-    return None
-
-
-def set_state(generator: Any, state: Any) -> None:
-    """Let a generator go on from a state."""
-    match generator:
-        case np.random.Generator():
-            generator.bit_generator.state = state
-        case random.Random():
-            generator.setstate(state)
-        case _:
-            generator.set_state(state)
-
-
-def generators_in(value: object) -> list[Any]:
-    """Return the generators that an object holds, itself or in what it is made of, or that the user's functions in it use.
-
-    Not those deep inside of large containers.
-    """
-    found: list[Any] = []
-    seen: set[int] = set()
-    level = [value]
-    for _ in range(_DEPTH):
-        level = list(islice((part for part in level if id(part) not in seen), _MOST - len(seen)))
-        seen.update(map(id, level))
-        found += [part for part in level if isinstance(part, _GENERATORS)]
-        level = [part for whole in level for part in _parts(whole)]
-    return found
-
-
-_DEPTH, _WIDTH, _MOST = 8, 64, 2000
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-_PLAIN = (int, float, str, bytes, type(None), ModuleType, torch.Tensor, np.ndarray)
-
-
-def _parts(value: object) -> Iterator[object]:
-    parts: Iterable[object]
-    match value:
-        case list() | tuple() | dict():
-            parts = islice(value.values() if isinstance(value, dict) else value, _WIDTH)
-        case FunctionType():
-            parts = _used_by(value)
-        case MethodType():
-            parts = (value.__self__, value.__func__)
-        case partial():
-            parts = (value.func, *value.args, *value.keywords.values())
-        case type():
-            parts = _of_classes(value)
-        case _:
-            parts = chain(*(held.values() for held in attribute_holders(value)), _of_classes(type(value)))
-    return (part for part in parts if not isinstance(part, _PLAIN))
-
-
-def _of_classes(kind: type) -> Iterator[object]:
-    """Yield the methods and generators in a class and in those that it inherits from, where they are the user's."""
-    for owner in kind.__mro__:
-        if is_users_module(str(owner.__module__)):
-            parts = (getattr(part, "__func__", part) for part in vars(owner).values())
-            yield from (part for part in parts if isinstance(part, (*_GENERATORS, FunctionType)))
-
-
-def _used_by(function: FunctionType) -> Iterator[object]:
-    """Yield what a function of the user's uses: from around it, and by its names what is made of the user's classes and functions."""
-    if not is_users(function.__code__.co_filename):
-        return
-    yield from closed_over(function)
-    names = names_in(function.__code__)
-    for name in names:
-        value = function.__globals__.get(name)
-        if isinstance(value, ModuleType):
-            of_module = vars(value) if is_users_module(value.__name__) else {}
-            yield from (part for part in map(of_module.get, names) if _is_followed(part))
-        elif _is_followed(value):
-            yield value
-
-
-def _is_followed(value: object) -> bool:
-    kind = value if isinstance(value, type) else type(value)
-    return isinstance(value, (*_GENERATORS, FunctionType)) or is_users_module(str(kind.__module__))

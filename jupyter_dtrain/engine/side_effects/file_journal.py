@@ -16,8 +16,6 @@ import io
 import json
 import os
 import shutil
-import stat
-import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -31,11 +29,11 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ...serialization.open_files import of_cell
 from ...system.patches import patched
+from .journal_entries import Entry, entries_since, file_size, kind_and_paths, read_entries
 from .made_folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
-from .written_files import CLOCK_STEP, OwnFiles
+from .written_files import OwnFiles
 
-Entry = dict[str, Any]
 KEPT_MARKS = 16
 """Snapshots that may be the newest whole one, more than enough."""
 
@@ -57,11 +55,11 @@ class FileLog:
 
     def __init__(self, log: Path, folder: Path, *, since: int | None, jumps: Callable[[], bool]) -> None:
         self._log, self._folder, self._jumps = log, f"{folder.resolve()}{os.sep}", jumps
-        mark, entries = _since(_entries(log), since)
+        mark, entries = entries_since(read_entries(log), since)
         self._open: dict[str, int] = mark.get("open", {})  # sizes of the files that were open there
         self._again: dict[str, Any] = {}  # those that are open again
         self._original: Callable[..., Any] = builtins.open
-        self._done = {_kind_and_paths(entry) for entry in entries if entry["do"] in ("mkdir", "remove", "rename", "create")}
+        self._done = {kind_and_paths(entry) for entry in entries if entry["do"] in ("mkdir", "remove", "rename", "create")}
         self._noted: set[str] = set()  # since the last snapshot
         self._has_noted = log.exists()
         self._marks: deque[Entry] = deque(maxlen=KEPT_MARKS)  # before anything was noted
@@ -105,7 +103,7 @@ class FileLog:
         if self._writing:
             closed = self._writing.difference(path for file, (path, _) in list(self._files.items()) if not file.closed)
             self._writing -= closed
-            self._sizes_closed.update((path, _size(path)) for path in closed)
+            self._sizes_closed.update((path, file_size(path)) for path in closed)
 
     def _flush(self) -> None:
         """Let the open files have all that was written to them."""
@@ -118,7 +116,7 @@ class FileLog:
         """Return the sizes of the open files: of those that are added to, and others."""
         sizes: dict[str, dict[str, int]] = {"open": {}, "added": {}}
         for file, (path, kind) in list(self._files.items()):
-            if not file.closed and (size := _size(path)) is not None:
+            if not file.closed and (size := file_size(path)) is not None:
                 sizes[kind][path] = size
         return sizes
 
@@ -174,7 +172,7 @@ class FileLog:
     def reopen(self, path: str, kind: str, encoding: str | None) -> Any:
         """Return a file that was open when the snapshot was taken, open where it was."""
         form, options = ("b", {}) if encoding is None else ("", {"encoding": encoding})
-        kept, size = self._open.get(path), _size(path)
+        kept, size = self._open.get(path), file_size(path)
         if kind == "added" or kept is None or size is None:
             file = self._original(path, "a" + form, **options)
         else:
@@ -191,7 +189,7 @@ class FileLog:
         return again if again is not None and ("b" in mode) == ("b" in again.mode) else original(file, mode, *args, **kwargs)
 
     def _note_addition(self, path: str) -> None:
-        size = _size(path)
+        size = file_size(path)
         if path not in self._writing and self._sizes_closed.get(path, size) != size:
             self._note({"do": "share", "path": path})  # somebody else has written to it
         elif path not in self._noted:
@@ -218,72 +216,6 @@ class FileLog:
             return result
 
         return once
-
-
-def cut_back(log: Path, number: int | None) -> None:
-    """Make the files as long as they were when a run took the snapshot `number` (``None``: when it began). No rank writes meanwhile."""
-    noted = _entries(log)
-    mark, entries = _since(noted, number)
-    shared = {entry["path"] for entry in noted if entry["do"] == "share"}
-    sizes: dict[str, int | None] = {**mark.get("open", {}), **mark.get("added", {})}
-    for entry in entries:
-        if entry["do"] == "append":
-            sizes.setdefault(entry["path"], entry["size"])
-    is_cut = False
-    for path, size in sizes.items():
-        now = _size(path)
-        if path not in shared and now is not None:
-            with suppress(OSError):
-                if size is None:
-                    Path(path).unlink()
-                elif size < now:
-                    os.truncate(path, size)
-                    is_cut = True
-    if is_cut:
-        time.sleep(2 * CLOCK_STEP / 1e9)  # the others are to find that it is from before they began
-
-
-def go_on_from(log: Path, number: int, *, step: int, place: str) -> None:
-    """Let what is noted since the snapshot of `step` at `place` be what is done again after a snapshot `number`; nothing is cut for it."""
-    entries = _entries(log)
-    there = {"do": "snapshot", "step": step, "place": place}
-    marks = [index for index, entry in enumerate(entries) if there.items() <= entry.items()]
-    if not entries:
-        return
-    last = marks[-1] if marks else -1
-    mark = {**there, "number": number, "open": entries[last].get("open", {}) if marks else {}}
-    again = [entry for entry in entries[last + 1 :] if entry["do"] not in ("snapshot", "append")]
-    with suppress(OSError):
-        log.write_text("".join(json.dumps(entry) + "\n" for entry in (mark, *again)))
-
-
-def _entries(log: Path) -> list[Entry]:
-    try:
-        lines = log.read_text().split("\n")[:-1]  # a last line that is not whole was not done
-        return [json.loads(line) for line in lines]
-    except (OSError, ValueError):
-        return []
-
-
-def _since(entries: list[Entry], number: int | None) -> tuple[Entry, list[Entry]]:
-    """Return the mark of a snapshot, and what was noted after it."""
-    if number is None:
-        return {}, entries
-    marks = [index for index, entry in enumerate(entries) if entry["do"] == "snapshot" and entry["number"] == number]
-    return (entries[marks[-1]], entries[marks[-1] + 1 :]) if marks else ({}, [])
-
-
-def _kind_and_paths(entry: Entry) -> tuple[str, ...]:
-    return (entry["do"], *entry["paths"]) if "paths" in entry else (entry["do"], entry["path"])
-
-
-def _size(path: str) -> int | None:
-    """Return the bytes of a file, ``None`` where there is none or it is something else."""
-    try:
-        found = os.stat(path)  # noqa: PTH116
-    except OSError:
-        return None
-    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 # The cell's files, written once: what each rank does for that.

@@ -7,31 +7,24 @@ from one says the same as before. Objects that are described alike count once: t
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer, lr_scheduler
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import DataLoader
 
 from ...protocol import Hyperparameters, Message, Value
 from ...system.patches import patched
 from ..module_tree import IdentityMap, outermost, parameters_in
+from .described_objects import loader_facts, model_facts, optimizer_facts, plain, scheduler_facts
 
 MAX_ALIKE = 8
 """Optimizers, models, schedulers and loaders that are described of a cell, at most."""
-MAX_TEXT = 200
-"""Characters of a value that is a text."""
-_EXACT = 1 << 53  # whole numbers beyond it are rounded by JavaScript
-_NOT_HYPER = frozenset({"params", "param_names"})
-_NOT_OF_SCHEDULERS = frozenset({"self", "optimizer", "last_epoch", "schedulers", "verbose"})
 
 
 class HyperparameterLog:
@@ -86,7 +79,7 @@ class HyperparameterLog:
             return
         if self._is_new(optimizer):
             self._note_seed()
-            self._describe("optimizer", _optimizer(optimizer))
+            self._describe("optimizer", optimizer_facts(optimizer))
             self._describe_models({id(p) for group in optimizer.param_groups for p in group["params"]})
         if self._schedulers:
             self._describe_schedulers()
@@ -95,7 +88,7 @@ class HyperparameterLog:
         """Note that the cell trains on the batches of a loader, `together` of which make one of the run's."""
         if self._is_on and self._is_new(loader):
             self._note_seed()
-            self._describe("loader", _loader(loader, together))
+            self._describe("loader", loader_facts(loader, together))
 
     @contextmanager
     def loaders_noticed(self) -> Iterator[None]:
@@ -156,14 +149,14 @@ class HyperparameterLog:
         """Describe the models that have some of `parameters`, by their `id`; ``None``: those that could be trained."""
         for module in outermost(list(self.modules())):
             if any(p.requires_grad if parameters is None else id(p) in parameters for p in parameters_in(module)) and self._is_new(module):
-                self._describe("model", _model(module))
+                self._describe("model", model_facts(module))
 
     def _describe_schedulers(self) -> None:
         schedulers, self._schedulers = self._schedulers, []
         inner = {id(part) for scheduler in schedulers for part in getattr(scheduler, "_schedulers", ())}
         for scheduler in schedulers:
             if id(scheduler) not in inner and self._is_new(scheduler):
-                self._describe("scheduler", _scheduler(scheduler))
+                self._describe("scheduler", scheduler_facts(scheduler))
 
     def _note_seed(self) -> None:
         if "seed" not in self._found:
@@ -186,77 +179,3 @@ class HyperparameterLog:
     def _give(self, values: dict[str, Value]) -> None:
         self._given |= values
         self._fresh.append(Hyperparameters(rank=0, values=dict(values), given=True))
-
-
-def plain(value: Any) -> Value:
-    """Return a value as the record has it: numbers, texts and truth values as they are, anything else as a short text."""
-    if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
-        value = value.item() if getattr(value, "ndim", None) == 0 or getattr(value, "size", None) == 1 else value
-        if isinstance(value, torch.Tensor):
-            value = value.item() if value.numel() == 1 else f"tensor of shape {tuple(value.shape)}"
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, Integral):
-        return int(value) if abs(int(value)) < _EXACT else str(int(value))
-    if isinstance(value, Real):
-        return float(value) if math.isfinite(value) else str(float(value))
-    if isinstance(value, tuple | list):
-        inner = [plain(part) for part in value[: MAX_TEXT // 2]]
-        text = repr(tuple(inner) if isinstance(value, tuple) else inner)
-    elif isinstance(value, type) or inspect.isroutine(value):
-        text = value.__qualname__
-    else:
-        text = str(value)
-    return text if len(text) <= MAX_TEXT else f"{text[: MAX_TEXT - 1]}…"
-
-
-def _optimizer(optimizer: Optimizer) -> dict[str, Value]:
-    groups = [{name: plain(value) for name, value in group.items() if name not in _NOT_HYPER} for group in optimizer.param_groups]
-    facts: dict[str, Value] = {"optimizer": type(optimizer).__name__}
-    for name in dict.fromkeys(name for group in groups for name in group):
-        values = [group.get(name) for group in groups]
-        if name == "initial_lr" and values == [group.get("lr") for group in groups]:
-            continue
-        if any(value is not None and value is not False for value in values):  # what is off needs no line
-            facts[f"optimizer.{name}"] = values[0] if len(set(map(repr, values))) == 1 else plain(values)
-    if len(groups) > 1:
-        facts["optimizer.groups"] = len(groups)
-    return facts
-
-
-def _model(module: nn.Module) -> dict[str, Value]:
-    inner = getattr(module, "_orig_mod", getattr(module, "module", None))  # of one that is compiled, or wrapped by DDP
-    parameters = [p for p in parameters_in(module) if not isinstance(p, nn.UninitializedParameter)]
-    total, trained = (sum(p.numel() for p in parameters if p.requires_grad or all_) for all_ in (True, False))
-    facts: dict[str, Value] = {"model": type(inner if isinstance(inner, nn.Module) else module).__name__, "model.parameters": total}
-    return facts if trained == total else {**facts, "model.trained_parameters": trained}
-
-
-def _scheduler(scheduler: LRScheduler, prefix: str = "scheduler") -> dict[str, Value]:
-    facts: dict[str, Value] = {prefix: type(scheduler).__name__}
-    for name in inspect.signature(type(scheduler).__init__).parameters:
-        value = getattr(scheduler, name, getattr(scheduler, f"_{name}", None))
-        if name == "milestones" and isinstance(value, Mapping):  # a counter of them
-            value = sorted(value)
-        if name not in _NOT_OF_SCHEDULERS and value is not None and value is not False and not callable(value):
-            facts[f"{prefix}.{name}"] = plain(value)
-    for number, part in enumerate(getattr(scheduler, "_schedulers", ()), start=1):
-        facts |= _scheduler(part, f"{prefix}.{number}")
-    return facts
-
-
-def _loader(loader: DataLoader[Any], together: int) -> dict[str, Value]:
-    size = loader.batch_size if loader.batch_size is not None else getattr(loader.batch_sampler, "batch_size", None)
-    facts: dict[str, Value] = {"batch_size": size * together if isinstance(size, int) else None}
-    facts["dataset"] = type(loader.dataset).__name__
-    try:
-        facts["dataset.size"] = len(loader.dataset)  # type: ignore[arg-type]  # not all have one
-    except (TypeError, NotImplementedError):
-        pass
-    if isinstance(loader.sampler, RandomSampler):
-        facts["shuffle"] = True
-    if loader.drop_last:
-        facts["drop_last"] = True
-    if loader.generator is not None:
-        facts["loader.seed"] = plain(loader.generator.initial_seed())
-    return {name: value for name, value in facts.items() if value is not None}

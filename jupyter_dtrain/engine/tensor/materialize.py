@@ -11,7 +11,8 @@ from torch import nn
 
 from ...serialization.python_reducers import SlotValues, attribute_holders
 from ...serialization.torch_reducers import is_leaf, without_graph
-from .placement_types import GlobalTensor, computed_by
+from .graph_placement import computed_by
+from .placement_types import GlobalTensor
 
 # Which objects are worth a look for tensors in their attributes.
 

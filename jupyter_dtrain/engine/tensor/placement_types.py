@@ -12,13 +12,12 @@ tensor, a mask, `float(loss)`); docs/global-view.md has the comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch.autograd import forward_ad
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from .batch_shard import BatchShard
 
@@ -199,19 +198,6 @@ def is_followed(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad or forward_ad._current_level >= 0
 
 
-def in_graph(tensor: torch.Tensor) -> torch.Tensor | GradientEdge:
-    """Return what a pass takes for the place of `tensor`, whose gradient it is to leave there: of other classes it knows nothing."""
-    if not isinstance(tensor, GlobalTensor):
-        return tensor
-    with torch._C.DisableTorchFunctionSubclass():
-        source = source_of(tensor)
-        if not isinstance(source, GlobalTensor):
-            return source
-        if not source.is_leaf:
-            source.retain_grad()
-        return get_gradient_edge(source)
-
-
 def along(dim: int, placement: Shard) -> Shard:
     """Return where a model's result is that has the samples of `placement` along `dim`."""
     unit = placement.unit if dim == 0 and placement.dim == 0 else 1
@@ -244,53 +230,4 @@ def to_local(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.as_subclass(torch.Tensor)
 
 
-def computed_by(node: torch.autograd.graph.Node) -> str:
-    """Return the name of what a tensor was computed by, and not that of a place it was given among the ranks."""
-    while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
-        node = before
-    return type(node).__name__
-
-
-def graph_nodes(roots: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """Yield the nodes of the graph of `roots`, each once."""
-    pending: list[Any] = [root.grad_fn for root in roots if root.grad_fn is not None]
-    seen = set(pending)
-    while pending:
-        node = pending.pop()
-        yield node
-        for following, _ in node.next_functions:
-            if following is not None and following not in seen:
-                seen.add(following)
-                pending.append(following)
-
-
 # Starts: the gradients that the cell gives to a backward pass to begin with, for the rank's part of what it begins at.
-
-
-def start_at(
-    root: torch.Tensor, start: torch.Tensor, whole: Callable[[torch.Tensor], torch.Tensor], *, batched: bool = False
-) -> torch.Tensor:
-    """Return the gradient to begin with at the rank's part of `root`.
-
-    A start may span the ranks in another way than the root does, ``mean.backward(other_mean)``: parts of a sum, or rows along
-    another dim, are no start for what the rank has.
-
-    Parameters
-    ----------
-    root : Tensor
-        Of the global shape ``(B, …)`` to the cell, ``(b, …)`` on the rank.
-    start : Tensor
-        Of the root's global shape; if `batched`, with one dim before it.
-    whole : callable
-        Returns a tensor that spans the ranks as a whole, with its graph.
-    batched : bool
-        There are several starts, along a dim before all others.
-    """
-    placement = root.placement if isinstance(root, GlobalTensor) else None
-    if isinstance(start, GlobalTensor):
-        if isinstance(placement, Shard) and start.placement == placement and not batched:
-            return to_local(start)
-        start = whole(start)
-    if isinstance(placement, Shard):
-        return start[(*(slice(None),) * (placement.dim + batched), placement.loaded)]
-    return start

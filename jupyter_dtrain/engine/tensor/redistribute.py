@@ -17,8 +17,9 @@ from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadc
 from ..timing import COMMUNICATION, Counted
 from .batched import of_batched
 from .deferred import DeferredReduction, later_of
+from .graph_placement import graph_nodes
 from .pending_checks import settle
-from .placement_types import GlobalTensor, Partial, Shard, graph_nodes, to_local
+from .placement_types import GlobalTensor, Partial, Shard, to_local
 from .rank0_guard import all_ranks_come
 
 

@@ -37,7 +37,7 @@ from torch.utils.data import DataLoader
 from ...analysis.code_objects import names_in
 from ...serialization.python_reducers import attribute_holders
 from ...serialization.shared_values import is_shared_value
-from ..rng.streams import state_of
+from ..rng.generators import state_of
 from ..user_frames import is_users, is_users_module
 from .contents import Cell, ClassValues, Globals
 

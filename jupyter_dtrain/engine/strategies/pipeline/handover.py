@@ -12,7 +12,8 @@ from torch import nn
 from ...code_inspection import model_uses
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
-from ...tensor.placement_types import GlobalTensor, graph_nodes, to_local
+from ...tensor.graph_placement import graph_nodes
+from ...tensor.placement_types import GlobalTensor, to_local
 from .calls import NODE, StageCalls
 
 _REFUSED = "`--strategy pipeline` has handed activations on from stage to stage, and {what} goes another way. Take `--strategy zero3`."

@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 
-from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, source_of, start_at, to_local
+from ..graph_placement import start_at
+from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, source_of, to_local
 from ..redistribute import nothing_of, weigh
 from .dispatch import Rules
 from .operands import at
