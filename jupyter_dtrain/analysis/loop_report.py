@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
+from .bindings import FUNCTIONS, is_generator
 from .code_objects import mentioned, sources_of
-from .resume_points import FUNCTIONS, Unit, is_generator
+from .resume_points import Unit
 from .rewrite import Rewriting
 
 _LONGEST = 48  # characters of a loop's text

@@ -14,25 +14,8 @@ import copy
 from collections.abc import Iterator, Set
 
 from .ast_nodes import Numbers, ask, at_compare, placed_at, runtime
-from .resume_points import (
-    FUNCTIONS,
-    SIMPLE,
-    CallPlace,
-    Header,
-    LoopPlace,
-    Unit,
-    assigned_in,
-    bound_by,
-    has_calls,
-    is_generator,
-    is_read_at_once,
-    may_draw,
-    may_lead_to_loop,
-    name_of,
-    shared_names,
-    spans_of,
-    targets_of,
-)
+from .bindings import FUNCTIONS, assigned_in, bound_by, is_generator, shared_names, spans_of, targets_of
+from .resume_points import SIMPLE, CallPlace, Header, LoopPlace, Unit, has_calls, is_read_at_once, may_draw, may_lead_to_loop, name_of
 
 # Who calls the first ones needs what they make; a model's `forward` is called by PyTorch.
 _NOT_RESUMED = frozenset({"__init__", "__new__", "__init_subclass__", "__set_name__", "forward"})

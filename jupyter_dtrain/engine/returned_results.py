@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..capture.bundle import RandomState
 from ..capture.process_state import ProcessSettings
+from ..capture.random_state import RandomState
 from ..transport.base import BlobStore
 from ..transport.parcel import to_parcel
 from .arrival.objects import DeviceNames

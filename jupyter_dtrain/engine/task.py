@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from ..capture.bundle import RandomState
 from ..capture.loggers import Loggers
 from ..capture.process_state import ProcessSettings
+from ..capture.random_state import RandomState
 from ..integrations.registry import active
 from ..options import RunOptions, Verify
 from ..strategies import StrategyInfo

@@ -1,7 +1,7 @@
 """Which objects have changed: marks of their contents at one moment, to compare with later.
 
 What did not change costs a comparison and no bytes on the way home. Of large data the comparison would cost more than the cell: there the
-system is asked whether anybody has written to them (:mod:`..system.dirty_pages`).
+system is asked whether anybody has written to them (:mod:`..system.page_map`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
 
-from ..system.dirty_pages import PrivateMappings, untouched
 from ..system.interpreter import collection_paused
+from ..system.page_map import PrivateMappings, untouched
 from .cached_functions import is_notebooks, mark_of
 from .copy_restore import ABSENT, Contents, attributes_of, is_frame, items_of, once
 from .iterators import is_iterator, place_of

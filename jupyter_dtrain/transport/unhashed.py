@@ -14,7 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..system.dirty_pages import Range, Watch
+from ..system.dirty_pages import Watch
+from ..system.page_map import Range
 
 BEGINNING = 1 << 16  # bytes that are compared first
 CHUNK = 1 << 24  # bytes that one thread compares at a time

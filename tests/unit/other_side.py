@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from jupyter_dtrain.analysis.names import find_names
-from jupyter_dtrain.capture.bundle import Bundle, RandomState, pack, unpack
+from jupyter_dtrain.capture.bundle import Bundle, pack, unpack
 from jupyter_dtrain.capture.process_state import ProcessSettings
+from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.engine.arrival.modules import LocalModules, found_by_name
 from jupyter_dtrain.engine.arrival.objects import DeviceNames, connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell

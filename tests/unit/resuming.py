@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from jupyter_dtrain.analysis.code_objects import sources_of
-from jupyter_dtrain.capture.bundle import RandomState
+from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.resume.loops import Loops
 from jupyter_dtrain.engine.resume.position import Position

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from jupyter_dtrain.analysis.names import find_names
-from jupyter_dtrain.capture.bundle import RandomState, modules_beside, pack
+from jupyter_dtrain.capture.bundle import modules_beside, pack
+from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.errors import CaptureError
 from tests.unit.other_side import CellFailed
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from jupyter_dtrain.capture.bundle import RandomState
+from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.system import cuda_random
 from jupyter_dtrain.system.cuda_random import seeded
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dtrain.capture.bundle import RandomState
+from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.engine.rng.streams import LoadingStream, ModelStream
 
 

@@ -11,8 +11,8 @@ import torch
 
 from jupyter_dtrain.serialization import change_detection as module
 from jupyter_dtrain.serialization.change_detection import LARGE, Baseline
-from jupyter_dtrain.system import dirty_pages
-from jupyter_dtrain.system.dirty_pages import PrivateMappings, untouched
+from jupyter_dtrain.system import page_map
+from jupyter_dtrain.system.page_map import PrivateMappings, untouched
 from jupyter_dtrain.transport.blob_store import BlobFolder
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells of pages")
@@ -34,7 +34,7 @@ def tensor(memory):
 def pages_are_told(request, monkeypatch):
     """Linux before 6.7 tells of single pages only."""
     if request.param == "one by one":
-        monkeypatch.setattr(dirty_pages, "first_pages", Mock(side_effect=OSError))
+        monkeypatch.setattr(page_map, "first_pages", Mock(side_effect=OSError))
 
 
 @pytest.fixture(autouse=True)

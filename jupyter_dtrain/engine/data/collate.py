@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-from ...capture.bundle import RandomState
+from ...capture.random_state import RandomState
 from ..rng.generators import generators_in, set_state, state_of
 from ..tensor.batch_shard import BatchShard
 from .batch_comparison import compared

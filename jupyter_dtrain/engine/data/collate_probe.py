@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from ...capture.bundle import RandomState
+from ...capture.random_state import RandomState
 from ..rng.streams import OtherStreams
 from ..tensor.batch_shard import BatchShard
 from .batch_comparison import compared

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from ...capture.bundle import RandomState
+from ...capture.random_state import RandomState
 from ...data.samplers import SeekableIterator
 from ..current_run import current_run
 from ..rng.generators import generators_in, set_state, state_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ...capture.bundle import RandomState
+from ...capture.random_state import RandomState
 from ..data.held_state import DATA, HeldState
 
 _LIBRARIES = frozenset(

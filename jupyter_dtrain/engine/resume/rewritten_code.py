@@ -9,6 +9,7 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+from ...analysis.bindings import shared_names
 from ...analysis.code_objects import (
     closed_over,
     compiled_by_torch,
@@ -19,7 +20,7 @@ from ...analysis.code_objects import (
     original_code,
     remember_original,
 )
-from ...analysis.resume_points import LoopPlace, Unit, shared_names
+from ...analysis.resume_points import LoopPlace, Unit
 from ...analysis.rewrite import Rewriting
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...capture.bundle import RandomState
+from ...capture.random_state import RandomState
 from .generators import generators_in, set_state, state_of
 
 

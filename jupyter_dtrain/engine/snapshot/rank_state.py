@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ...capture.bundle import RandomState
 from ...capture.process_state import ProcessSettings
+from ...capture.random_state import RandomState
 from ...serialization.open_files import kept_open, opened_by
 from ...serialization.pickler import Packed
 from ...transport.parcel import Parcel

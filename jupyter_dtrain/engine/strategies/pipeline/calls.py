@@ -22,8 +22,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ....errors import picklable
 from ...forward.sharded_call import ShardedCall
 from ..zero3.saved import SavedParameters
+from .handed_values import NotSent, joined, taken_apart
 from .mailbox import Mailbox
-from .pieces import Key, NotSent, Pieces, joined, taken_apart
+from .pieces import Key, Pieces
 from .sampling import ModelCall, Sampling
 
 LOCAL: Any = object()

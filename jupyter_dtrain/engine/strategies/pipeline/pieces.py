@@ -13,18 +13,7 @@ from torch.autograd import grad as _grad
 
 from ...rng.streams import OtherStreams
 from ..zero3.parameter import ParameterShard
-
-_SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.Size)
-
-
-class NotSent(Exception):
-    """A value is no tree of plain tensors and numbers, or a module does what the rank that calls it would not see."""
-
-
-class Slot(NamedTuple):
-    """The place of a tensor in a tree."""
-
-    number: int
+from .handed_values import NotSent, joined, taken_apart
 
 
 class Key(NamedTuple):
@@ -229,38 +218,3 @@ class Pieces:
     def forget_gradients(self) -> None:
         """Let go what was added up in a pass that has failed."""
         self._sums.clear()
-
-
-def taken_apart(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return `value` with slots for its tensors, which are added to `tensors`.
-
-    Raises
-    ------
-    NotSent
-    """
-    kind = type(value)
-    if kind is torch.Tensor:
-        if value.layout != torch.strided or value.device.type != "cpu" or value.is_inference() or value.is_quantized:
-            raise NotSent("a tensor is of another kind than usual")
-        if value._backward_hooks or value.retains_grad:
-            raise NotSent("a tensor has hooks")
-        tensors.append(value)
-        return Slot(len(tensors) - 1)
-    if kind in _SIMPLE:
-        return value
-    if kind is tuple or kind is list:
-        return kind(taken_apart(one, tensors) for one in value)
-    if kind is dict and all(type(key) in _SIMPLE for key in value):
-        return {key: taken_apart(one, tensors) for key, one in value.items()}
-    raise NotSent(f"a `{kind.__name__}` is handed on")
-
-
-def joined(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """Return what :func:`taken_apart` has been given."""
-    if isinstance(tree, Slot):
-        return tensors[tree.number]
-    if type(tree) in (tuple, list):
-        return type(tree)(joined(one, tensors) for one in tree)
-    if type(tree) is dict:
-        return {key: joined(one, tensors) for key, one in tree.items()}
-    return tree

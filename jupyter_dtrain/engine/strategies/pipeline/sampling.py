@@ -11,7 +11,7 @@ import torch
 
 from ...forward.sharded_call import ShardedCall
 from ...rng.streams import TorchState
-from .pieces import NotSent
+from .handed_values import NotSent
 
 
 @dataclass(eq=False)

@@ -19,7 +19,8 @@ from ..zero3.parameter import ParameterShard
 from ..zero3.sharded_rows import quiet
 from .calls import StageCalls
 from .handover import Handover
-from .stages import StageParameter, StageStore
+from .stage_parameter import StageParameter
+from .stages import StageStore
 
 
 class _LaterReduction(ShardedReduction):

@@ -6,96 +6,27 @@ and steps are of what the rank has. A model whose activations cannot be handed o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ...comm.mesh import Mesh
 from ...comm.shared_memory import SharedMemory
-from ...forward.activation_checkpoint import blocks_in
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.batch_shard import BatchShard, share_of
-from ...tensor.placement_types import GlobalTensor, Shard, from_local
 from ..zero3.eligibility import why_not, why_replicated
 from ..zero3.parameter import ParameterShard
 from ..zero3.parameter_store import ParameterStore
-from ..zero3.sharded_rows import SharedRows, quiet
+from ..zero3.sharded_rows import SharedRows
 from .calls import LOCAL, StageCalls
 from .handover import Handover
+from .stage_parameter import StageParameter
+from .stage_plan import atoms_of, is_chain, modules_in_chain, owners_of, versions
 
 AXIS = "pp"
-
-
-class StageParameter(ParameterShard):
-    """A parameter whose rows are on the ranks of stage `owner`, of which each group with all stages has one, and nowhere else."""
-
-    strategy = "pipeline"
-
-    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, owner: int, in_use: Callable[[Any], Any], **options: Any) -> None:
-        super().__init__(parameter, storage, **options)
-        self._in_use = in_use
-        self.owner, self.is_here = owner, self.own.start < self.own.stop or not self.shape[0]
-        self.has_all = self.shares[self.rank].num_samples == self.shape[0]
-
-    # A rank without rows shows the cell a row of zeros, as a rank without samples shows a sample.
-
-    @property
-    def gradient(self) -> torch.Tensor | None:
-        """The rows of the gradient. (r, ...)."""
-        return super().gradient if self.is_here else self._gradient
-
-    def read_gradient(self) -> torch.Tensor | None:
-        """Return what the cell sees as ``parameter.grad``."""
-        if not self.is_here and self._gradient is not None and self._gradient_view is None and self.shape[0]:
-            with quiet():
-                zeros = torch.zeros((1, *self.shape[1:]), dtype=self.dtype)
-                self._gradient_view = from_local(zeros, Shard(0, self.shares[self.rank]))
-        return super().read_gradient()
-
-    def set_gradient(self, value: torch.Tensor | None) -> None:
-        """Let ``parameter.grad`` be `value`."""
-        super().set_gradient(value)
-        if not self.is_here and self._gradient is not None:
-            with quiet():
-                self._gradient = torch.empty_like(self.rows)
-
-    def has_rows_of(self, value: GlobalTensor) -> bool:
-        """Return whether `value` has its rows where the parameter has them: the same on all ranks."""
-        with quiet():
-            shape = self.rows.shape if self.is_here else torch.Size((1, *self.shape[1:]))
-            alike = value.dtype == self.dtype and value.shape == shape and not value.requires_grad
-            return alike and value.placement == Shard(0, self.shares[self.rank])
-
-    @contextmanager
-    def computed_with(self) -> Iterator[None]:
-        """Let the parameter be plain, with the rows as they lie, which nobody writes to, until the end of the ``with`` block.
-
-        Those of other groups are fetched.
-        """
-        parameter = self.parameter
-        if not self.has_all:
-            with self._in_use([self]):
-                yield
-            return
-        is_away = self.full is None and not self.uses
-        with quiet(), torch.no_grad():
-            if is_away:
-                parameter.data = self.rows
-        self.uses += 1
-        parameter.__class__ = nn.Parameter
-        try:
-            yield
-        finally:
-            self.uses -= 1
-            with quiet(), torch.no_grad():
-                if is_away:
-                    parameter.data = self.away
-                parameter.__class__ = self.kind()
 
 
 class StageStore(ParameterStore):
@@ -230,7 +161,7 @@ class StageStore(ParameterStore):
     def _call_in_model(self, calls: StageCalls, original: Any, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         stage = self._stages.get(module)
         if stage is None:
-            if _is_chain(module) and len(args) == 1 and not kwargs:
+            if is_chain(module) and len(args) == 1 and not kwargs:
                 return self._chain(calls, module, args[0])
         elif stage >= 0 and not self._in_place.get(module):
             result = calls.remote([module], stage, args, kwargs)
@@ -252,7 +183,7 @@ class StageStore(ParameterStore):
     def _runs(self, module: nn.Module) -> list[tuple[int | None, list[nn.Module]]]:
         """Return the modules of a sequence that are computed by one rank, run by run."""
         runs: list[tuple[int | None, list[nn.Module]]] = []
-        for part in _in_chain(module, self._stages):
+        for part in modules_in_chain(module, self._stages):
             stage = self._stages.get(part)
             last = runs[-1][0] if runs else None
             if last is not None and stage in (-1, last):
@@ -260,78 +191,3 @@ class StageStore(ParameterStore):
             else:
                 runs.append((None if stage == -1 or self._in_place.get(part) else stage, [part]))
         return runs
-
-
-def atoms_of(module: nn.Module) -> list[nn.Module]:
-    """Return what is computed in one piece: repeated blocks, and layers outside of these, in the order in which the model has them."""
-    blocks = {id(block) for block in blocks_in(module)}
-    found: dict[int, nn.Module] = {}
-
-    def walk(part: nn.Module) -> None:
-        children = [child for child in part._modules.values() if child is not None]
-        if id(part) in blocks or not children:
-            found.setdefault(id(part), part)
-            return
-        for child in children:
-            walk(child)
-
-    walk(module)
-    return list(found.values())
-
-
-def owners_of(module: nn.Module, num_stages: int) -> dict[int, int]:
-    """Return the stage of each parameter by its ``id``: so many stages, of equal bytes."""
-    atoms = [[*atom.parameters()] for atom in atoms_of(module)]
-    known: dict[int, int] = {}
-    groups: list[list[nn.Parameter]] = []
-    for parameters in [*atoms, *([p] for p in module.parameters())]:  # the latter for those of the model's own code
-        new = [p for p in parameters if known.setdefault(id(p), len(groups)) == len(groups)]
-        if new:
-            groups.append(new)
-    sizes = [sum(p.nbytes for p in group) for group in groups]
-    return {id(p): stage for group, stage in zip(groups, cut(sizes, num_stages), strict=True) for p in group}
-
-
-def cut(sizes: Sequence[int], num_parts: int) -> list[int]:
-    """Return in which part each of `sizes` is: one part after the other, the largest as small as it can be, none empty that need not be."""
-    low, high = max(sizes, default=0), sum(sizes)
-    while low < high:
-        most = (low + high) // 2
-        if _parts(sizes, num_parts, most)[-1] < num_parts:
-            high = most
-        else:
-            low = most + 1
-    return _parts(sizes, num_parts, high)
-
-
-def _parts(sizes: Sequence[int], num_parts: int, most: int) -> list[int]:
-    """Fill one part after the other with `most` at the most."""
-    found: list[int] = []
-    part, total = 0, 0
-    for index, size in enumerate(sizes):
-        if found and (total + size > most or len(sizes) - index < num_parts - part):
-            part, total = part + 1, 0
-        total += size
-        found.append(part)
-    return found
-
-
-def versions(values: Any) -> list[int]:
-    """Return how often tensors in `values` have been written to."""
-    if isinstance(values, torch.Tensor):
-        return [] if values.is_inference() else [values._version]
-    if isinstance(values, dict):
-        values = [*values.values()]
-    return [version for value in values for version in versions(value)] if isinstance(values, list | tuple) else []
-
-
-def _is_chain(module: nn.Module) -> bool:
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
-
-
-def _in_chain(module: nn.Module, atoms: IdentityMap[int]) -> Iterator[nn.Module]:
-    for part in module._modules.values():  # one module may be there twice
-        if part is not None and _is_chain(part) and atoms.get(part) is None:
-            yield from _in_chain(part, atoms)
-        elif part is not None:
-            yield part

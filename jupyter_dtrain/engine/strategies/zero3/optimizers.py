@@ -6,11 +6,9 @@ What the cell reads of its state is whole, and a step later each rank is back to
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -25,29 +23,13 @@ from ...timing import COMMUNICATION, Counted
 from ..zero1.partition import KINDS, Quiet, Step, has_known_step, is_pytorchs, original_step, parameters_of, step_by
 from .parameter import ParameterShard
 from .parameter_store import ParameterStore
+from .row_steps import KeptState, is_state_of, num_lists, params_alone, rows_in_place
 from .sharded_rows import Kind, SharedRows, allocate, give_back, quiet
 
-_NOT_BY_NUMBER = frozenset(("Adafactor", "Muon", "SparseAdam"))
-_BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in _NOT_BY_NUMBER)
+_BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in ("Adafactor", "Muon", "SparseAdam"))
 _PIECES = 8
 """In which an optimizer makes what it keeps."""
 _AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, profilers look at the state
-
-
-@dataclass
-class _Kept:
-    """What an optimizer keeps of sharded parameters, by the numbers of these and its own names.
-
-    Attributes
-    ----------
-    rows : dict
-        Where this rank's are.
-    old : dict
-        The notebook's tensors, for which these stand.
-    """
-
-    rows: dict[tuple[int, Any], SharedRows] = field(default_factory=dict)
-    old: dict[tuple[int, Any], torch.Tensor] = field(default_factory=dict)
 
 
 class ShardedSteps:
@@ -64,7 +46,7 @@ class ShardedSteps:
 
     def __init__(self, store: ParameterStore, arrived: Sequence[object] = (), *, say: Callable[[str], None] = lambda _: None) -> None:
         self._store, self._say = store, say
-        self._kept: IdentityMap[_Kept] = IdentityMap()
+        self._kept: IdentityMap[KeptState] = IdentityMap()
         self._kinds: set[type[Any]] = set()  # whose step is ours
         self.quiet = Quiet()
         self._arrived: IdentityMap[bool] = IdentityMap()
@@ -111,9 +93,9 @@ class ShardedSteps:
             shard.check()
         with self._store.writing(len(shards)), self.quiet.on():
             self._cut(optimizer)
-            with _rows_in_place(shards):
+            with rows_in_place(shards):
                 for params in self._a_few(optimizer, shards):
-                    with _alone(optimizer, params):
+                    with params_alone(optimizer, params):
                         original(optimizer)
                     self._cut(optimizer)  # what is new
         for shard in shards:
@@ -186,7 +168,7 @@ class ShardedSteps:
         for shard in self._shards_of(optimizer):
             kept = state.get(shard.parameter)
             for key in list(kept) if isinstance(kept, dict) else ():
-                if _is_of(kept[key], shard.shape) or _is_of(kept[key], tuple(shard.rows.shape)):
+                if is_state_of(kept[key], shard.shape) or is_state_of(kept[key], tuple(shard.rows.shape)):
                     yield shard, key, kept
 
     def _is_held(self, optimizer: Optimizer) -> bool:
@@ -211,12 +193,12 @@ class ShardedSteps:
     def _holders(self, value: torch.Tensor) -> int:
         """Return how many of this project hold a tensor that came from the notebook: not known before the cell has begun."""
         if self._num_holders is None:
-            self._num_holders = _num_lists(value, self._objects) + 1  # and what its dict is compared with
+            self._num_holders = num_lists(value, self._objects) + 1  # and what its dict is compared with
         return self._num_holders
 
     def _cut(self, optimizer: Optimizer) -> None:
         """Keep the rows alone of what is whole, and let what is new lie where all ranks may read it. Collective, where it is new."""
-        of = self._kept.get(optimizer) or self._kept.set(optimizer, _Kept())
+        of = self._kept.get(optimizer) or self._kept.set(optimizer, KeptState())
         with quiet(), torch.no_grad():
             found = list(self.entries(optimizer))
             new = [(shard, key, kept) for shard, key, kept in found if (shard.number, key) not in of.rows]
@@ -266,57 +248,3 @@ class ShardedSteps:
 
     def _replaced(self, optimizer: Optimizer, state: Any) -> None:
         vars(optimizer)["state"] = state
-
-
-@contextmanager
-def _alone(optimizer: Optimizer, params: Sequence[torch.Tensor] | None) -> Iterator[None]:
-    """Let the groups of an optimizer have `params` alone, if any are given, until the end of the ``with`` block."""
-    groups = optimizer.param_groups
-    before = [group["params"] for group in groups]
-    if params is not None:
-        wanted = set(map(id, params))
-        for group, all_of_it in zip(groups, before, strict=True):
-            group["params"] = [parameter for parameter in all_of_it if id(parameter) in wanted]
-        optimizer.param_groups = [group for group in groups if group["params"]]
-    try:
-        yield
-    finally:
-        for group, all_of_it in zip(groups, before, strict=True):
-            group["params"] = all_of_it
-        optimizer.param_groups = groups
-
-
-@contextmanager
-def _rows_in_place(shards: list[ParameterShard]) -> Iterator[None]:
-    """Let parameters and their gradients be this rank's rows, until the end of the ``with`` block."""
-    before: list[tuple[ParameterShard, torch.Tensor, torch.Tensor | None]] = []
-    try:
-        with quiet(), torch.no_grad():
-            for shard in shards:
-                parameter = shard.parameter
-                gradient = parameter.grad
-                before.append((shard, parameter.data, gradient))
-                rows = shard.gradient if shard.gradient is not None else None if gradient is None else gradient.detach()[shard.own]
-                parameter.grad = None
-                parameter.__class__ = nn.Parameter
-                parameter.data = shard.rows
-                parameter.grad = rows
-        yield
-    finally:
-        with quiet(), torch.no_grad():
-            for shard, numbers, gradient in before:
-                parameter = shard.parameter
-                parameter.grad = None
-                parameter.data = numbers
-                parameter.grad = gradient
-                parameter.__class__ = shard.kind()
-
-
-def _num_lists(value: object, objects: Sequence[object]) -> int:
-    """Return how many lists of all `objects`, one of which is `value`, there are: who compares and who moves them has each its own."""
-    found = [holder for holder in gc.get_referrers(value) if type(holder) is list and len(holder) >= len(objects)]
-    return sum(any(one is objects[0] for one in holder) and any(one is objects[-1] for one in holder) for holder in found)
-
-
-def _is_of(value: object, shape: tuple[int, ...]) -> bool:
-    return isinstance(value, torch.Tensor) and tuple(value.shape) == shape

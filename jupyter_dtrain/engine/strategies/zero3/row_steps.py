@@ -1,0 +1,87 @@
+"""Steps of an optimizer on rows of parameters in the place of these."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from .parameter import ParameterShard
+from .sharded_rows import SharedRows, quiet
+
+
+@dataclass
+class KeptState:
+    """What an optimizer keeps of sharded parameters, by the numbers of these and its own names.
+
+    Attributes
+    ----------
+    rows : dict
+        Where this rank's are.
+    old : dict
+        The notebook's tensors, for which these stand.
+    """
+
+    rows: dict[tuple[int, Any], SharedRows] = field(default_factory=dict)
+    old: dict[tuple[int, Any], torch.Tensor] = field(default_factory=dict)
+
+
+@contextmanager
+def params_alone(optimizer: Optimizer, params: Sequence[torch.Tensor] | None) -> Iterator[None]:
+    """Let the groups of an optimizer have `params` alone, if any are given, until the end of the ``with`` block."""
+    groups = optimizer.param_groups
+    before = [group["params"] for group in groups]
+    if params is not None:
+        wanted = set(map(id, params))
+        for group, all_of_it in zip(groups, before, strict=True):
+            group["params"] = [parameter for parameter in all_of_it if id(parameter) in wanted]
+        optimizer.param_groups = [group for group in groups if group["params"]]
+    try:
+        yield
+    finally:
+        for group, all_of_it in zip(groups, before, strict=True):
+            group["params"] = all_of_it
+        optimizer.param_groups = groups
+
+
+@contextmanager
+def rows_in_place(shards: list[ParameterShard]) -> Iterator[None]:
+    """Let parameters and their gradients be this rank's rows, until the end of the ``with`` block."""
+    before: list[tuple[ParameterShard, torch.Tensor, torch.Tensor | None]] = []
+    try:
+        with quiet(), torch.no_grad():
+            for shard in shards:
+                parameter = shard.parameter
+                gradient = parameter.grad
+                before.append((shard, parameter.data, gradient))
+                rows = shard.gradient if shard.gradient is not None else None if gradient is None else gradient.detach()[shard.own]
+                parameter.grad = None
+                parameter.__class__ = nn.Parameter
+                parameter.data = shard.rows
+                parameter.grad = rows
+        yield
+    finally:
+        with quiet(), torch.no_grad():
+            for shard, numbers, gradient in before:
+                parameter = shard.parameter
+                parameter.grad = None
+                parameter.data = numbers
+                parameter.grad = gradient
+                parameter.__class__ = shard.kind()
+
+
+def num_lists(value: object, objects: Sequence[object]) -> int:
+    """Return how many lists of all `objects`, one of which is `value`, there are: who compares and who moves them has each its own."""
+    found = [holder for holder in gc.get_referrers(value) if type(holder) is list and len(holder) >= len(objects)]
+    return sum(any(one is objects[0] for one in holder) and any(one is objects[-1] for one in holder) for holder in found)
+
+
+def is_state_of(value: object, shape: tuple[int, ...]) -> bool:
+    """Return whether an optimizer keeps this of a parameter of such a shape, element by element."""
+    return isinstance(value, torch.Tensor) and tuple(value.shape) == shape
