@@ -74,3 +74,61 @@ def is_generator(function: ast.AST) -> bool:
         if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
             pending.extend(ast.iter_child_nodes(node))
     return False
+
+
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def suppresses(context: ast.expr) -> bool:
+    """Return whether a ``with`` on `context` may end its body early: ``suppress(KeyError)``, ``pytest.raises(…)``."""
+    called = context.func if isinstance(context, ast.Call) else context
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    return any(word in name.lower() for word in ("suppress", "ignore", "raises"))
+
+
+def stored_names(node: ast.AST, *, certain: bool = False) -> set[str]:
+    """Return the names that `node` may bind or delete in the cell's own scope, also in functions that say ``global``.
+
+    With `certain` only those that it binds whichever way its expressions go.
+    """
+    names: set[str] = set()
+    pending: list[ast.AST] = [node]
+    while pending:
+        item = pending.pop()
+        match item:
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                names.add(item.name)
+                if not certain:
+                    names.update(name for part in ast.walk(item) if isinstance(part, ast.Global) for name in part.names)
+                continue
+            case ast.Lambda():
+                continue
+            case _ if isinstance(item, COMPREHENSIONS):
+                # Targets of a comprehension are its own; a walrus inside binds in the cell.
+                if not certain:
+                    names.update(part.target.id for part in ast.walk(item) if isinstance(part, ast.NamedExpr))
+                continue
+            case ast.BoolOp() if certain:
+                pending.append(item.values[0])
+                continue
+            case ast.IfExp() if certain:
+                pending.append(item.test)
+                continue
+            case ast.Compare() if certain:
+                pending += [item.left, item.comparators[0]]
+                continue
+            case ast.AnnAssign(value=None):
+                continue
+            case ast.Name(ctx=ast.Store() | ast.Del()):
+                names.add(item.id)
+            case ast.alias():
+                names.add((item.asname or item.name).partition(".")[0])
+            case (
+                ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
+                names.add(name)
+        pending.extend(ast.iter_child_nodes(item))
+    return names

@@ -24,9 +24,10 @@ from ..analysis.names import CellNames
 from ..errors import CaptureError
 from ..integrations.registry import look
 from ..serialization.custom_reduce import go_back
+from ..serialization.leaves import trackable
 from ..serialization.library_state import library_states, stays
-from ..serialization.pickler import Packed, Packer, trackable
-from ..serialization.torch_reducers import operators
+from ..serialization.operator_reducers import operators
+from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
 from ..system.interpreter import collection_paused
 from .import_effects import imported_for_effect

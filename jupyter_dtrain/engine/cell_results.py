@@ -14,11 +14,14 @@ import numpy as np
 import torch
 
 from ..serialization.change_detection import Baseline
-from ..serialization.copy_restore import Contents, items_of, restore, restore_all
+from ..serialization.copy_restore import Contents, restore, restore_all
 from ..serialization.custom_reduce import go_back, leave_to_classes
+from ..serialization.item_restore import items_of
+from ..serialization.leaves import Numbers, trackable
 from ..serialization.library_state import arrived, library_states, stays
-from ..serialization.pickler import Numbers, Packed, Packer, trackable
-from ..serialization.reducers import forgets, stands_for
+from ..serialization.pickler import Packed, Packer
+from ..serialization.reducers import forgets
+from ..serialization.stand_ins import stands_for
 from ..serialization.unpickler import Unpacker
 from .result_pickler import Changes, Head, ResultPacker, SpanningTensors, graphs_of
 from .user_frames import is_users_module

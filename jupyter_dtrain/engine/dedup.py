@@ -20,7 +20,8 @@ import numpy as np
 import torch
 import xxhash
 
-from ..serialization.pickler import Packed, leaf_of
+from ..serialization.leaves import leaf_of
+from ..serialization.pickler import Packed
 from .staging import tensors_of
 
 SMALLEST = 1 << 16  # bytes; to copy less than this takes no longer than to ask about it

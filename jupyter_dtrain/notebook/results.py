@@ -11,7 +11,7 @@ import torch
 from ..engine.result_pickler import Head
 from ..engine.task import Outcome
 from ..serialization.copy_restore import restore_all
-from ..serialization.iterators import CannotPlace
+from ..serialization.iterator_moves import CannotPlace
 from ..serialization.partial_reader import Pieces, UnreadableError
 from ..serialization.pickler import Packed
 

@@ -20,9 +20,10 @@ from torch.nn.parameter import is_lazy
 from ..system.interpreter import collection_paused
 from ..system.page_map import PrivateMappings, untouched
 from .cached_functions import is_notebooks, mark_of
-from .copy_restore import ABSENT, Contents, attributes_of, is_frame, items_of, once
+from .copy_restore import ABSENT, Contents, attributes_of
+from .item_restore import is_frame, items_of, once
 from .iterators import is_iterator, place_of
-from .pickler import Numbers
+from .leaves import Numbers
 from .torch_reducers import as_array
 
 LARGE = 1 << 20  # bytes of a tensor or array from which it is worth asking the system whether anybody has written to it

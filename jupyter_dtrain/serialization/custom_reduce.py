@@ -28,17 +28,8 @@ from torch.optim import Optimizer
 
 from ..analysis.code_objects import installed_folders, names_in
 from .archives import go_back_to_archives
-from .python_reducers import (
-    BASES,
-    SlotValues,
-    bare,
-    empty_container,
-    fill_container,
-    is_of_python,
-    set_attributes,
-    slots_of,
-    wants_arguments,
-)
+from .container_reducers import BASES, empty_container, fill_container, set_attributes
+from .python_reducers import SlotValues, bare, is_of_python, slots_of, wants_arguments
 
 _WAYS = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
 _NOT_THE_USERS = (str(Path(__file__).parents[1]), "<frozen")

@@ -7,18 +7,14 @@ made, which takes the old one's place in all that refers to it.
 
 from __future__ import annotations
 
-import gc
 import itertools
 import operator
 import warnings
-from collections import deque
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import CellType, CoroutineType, GeneratorType
+from types import CoroutineType, GeneratorType
 from typing import Any
-
-from .python_reducers import attribute_holders
 
 
 class _Items:
@@ -34,10 +30,6 @@ _COUNTED = frozenset((itertools.repeat, *(type(iter(empty)) for empty in _OTHERS
 _OF_OTHERS = frozenset((zip, map, filter, itertools.starmap, itertools.filterfalse, itertools.compress, itertools.zip_longest))
 _PLAIN = (int, float, complex, str, bytes, type(None))
 _MODULES = frozenset(("builtins", "itertools"))
-
-
-class CannotPlace(Exception):
-    """An iterator of the notebook cannot come to stand where the cell has left its copy."""
 
 
 @dataclass(frozen=True)
@@ -123,139 +115,9 @@ def _parts(iterator: Any) -> tuple[Any, ...] | None:
 # -- to let them stand elsewhere -----------------------------------------------------------------------------------------
 
 
-def put_in_place(iterators: Sequence[Any], standings: Sequence[Standing]) -> None:
-    """Let iterators stand where they are to, once what they walk over is as it should be.
-
-    Raises
-    ------
-    CannotPlace
-        Something that cannot be changed holds one of which a new one was made. All others are in place.
-    """
-    _move(_take_with_count, iterators, standings)  # before what they walk over
-    inner = [pair for standing in standings for pair in standing.inner]
-    if inner:
-        put_in_place([iterator for iterator, _ in inner], [standing for _, standing in inner])
-    _move(_move_by_itself, iterators, standings)
-    _move(_move_behind_its_parts, iterators, standings)
-    left = [index for index, to in enumerate(standings) if not _stands(iterators[index], to)]
-    if left:
-        olds = [iterators[index] for index in left]
-        _replace(olds, _made_anew(olds, [standings[index] for index in left]))
-
-
-def _stands(iterator: Any, to: Standing) -> bool:
-    if type(iterator) in _COUNTED:  # of a dict's, the copy walks over a list
-        return _remaining(iterator) == _remaining(_made(to.parts))
-    return bool(place_of(iterator) == to.place)
-
-
-def _made(parts: tuple[Any, ...]) -> Any:
-    function, args, *state = parts
-    iterator = function(*args)
-    if state and state[0] is not None:
-        iterator.__setstate__(state[0])
-    return iterator
-
-
-def _move(way: Callable[[Any, Standing], None], iterators: Sequence[Any], standings: Sequence[Standing]) -> None:
-    for iterator, to in zip(iterators, standings, strict=True):
-        # A dict of another size, numbers of another kind: it is seen that it has not come to its place.
-        with suppress(TypeError, ValueError, RuntimeError, OverflowError, AttributeError), _no_warnings():
-            if not _stands(iterator, to):
-                way(iterator, to)
-
-
 @contextmanager
 def _no_warnings() -> Iterator[None]:
     """Keep quiet about the pickling of `itertools`, which Python gives up from 3.12 on."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield
-
-
-def _take(iterator: Any, number: int | None) -> None:
-    deque(itertools.islice(iterator, number), maxlen=0)
-
-
-def _take_with_count(iterator: Any, to: Standing) -> None:
-    """Move an `enumerate` over what runs no code, which goes on with it."""
-    parts = _parts(iterator)
-    if type(iterator) is enumerate and parts is not None and type(parts[1][0]) in (*_INDEXED, *_COUNTED, itertools.count):
-        _take(iterator, max(0, to.parts[1][1] - parts[1][1]))
-
-
-def _move_by_itself(iterator: Any, to: Standing) -> None:
-    """Move an iterator that is made of no others."""
-    kind = type(iterator)
-    if kind in _INDEXED:
-        if len(to.parts) > 2:
-            iterator.__setstate__(to.parts[2])
-        else:
-            _take(iterator, None)
-    elif kind in _COUNTED:
-        _take(iterator, max(0, _remaining(iterator) - _remaining(_made(to.parts))))
-    elif kind is itertools.count:
-        now, then = (parts[1] for parts in (iterator.__reduce__(), to.parts))
-        _take(iterator, max(0, round((then[0] - now[0]) / (then[1] if len(then) > 1 else 1))))
-
-
-def _move_behind_its_parts(iterator: Any, to: Standing) -> None:
-    """Move an iterator whose parts are in place."""
-    kind = type(iterator)
-    if kind in _INDEXED or kind in (enumerate, itertools.islice):
-        return
-    if kind is itertools.cycle:
-        inner = to.parts[1][0]
-        if to.parts[2][1]:  # it gives again what it has put by
-            iterator.__setstate__((to.parts[2][0], True))
-            _take(iterator, inner.__reduce__()[2] or len(to.parts[2][0]))
-        return
-    if len(to.parts) > 2:
-        iterator.__setstate__(to.parts[2])
-
-
-def _made_anew(olds: list[Any], standings: list[Standing]) -> list[Any]:
-    """Return iterators for others, made of each other where those are."""
-    made: dict[int, Any] = {}
-    wanted = {id(old): to.parts for old, to in zip(olds, standings, strict=True)}
-
-    def new(part: Any) -> Any:
-        if id(part) not in wanted:
-            return tuple(map(new, part)) if type(part) is tuple else part
-        if id(part) not in made:
-            made[id(part)] = _made(tuple(map(new, wanted[id(part)])))
-        return made[id(part)]
-
-    with _no_warnings():
-        return list(map(new, olds))
-
-
-def _replace(olds: list[Any], news: list[Any]) -> None:
-    """Let all that refers to `olds` refer to `news`."""
-    by = {id(old): new for old, new in zip(olds, news, strict=True)}
-    stuck = ""
-    for holder in gc.get_referrers(*olds):
-        if holder is olds:
-            continue
-        if isinstance(holder, list | deque):
-            for index, value in enumerate(holder):
-                if id(value) in by:
-                    holder[index] = by[id(value)]
-        elif isinstance(holder, dict):
-            _refill(holder, by)
-        elif isinstance(holder, CellType):
-            holder.cell_contents = by[id(holder.cell_contents)]
-        elif isinstance(holder, tuple | frozenset | set) or (is_iterator(holder) and id(holder) not in by):
-            stuck = f"a {type(holder).__name__} holds it"
-        else:
-            for attributes in attribute_holders(holder):
-                _refill(attributes, by)
-    if stuck:
-        kinds = ", ".join(sorted({type(old).__name__ for old in olds}))
-        raise CannotPlace(f"where it stands ({kinds}) cannot be set, and {stuck}")
-
-
-def _refill(holder: MutableMapping[Any, Any], by: dict[int, Any]) -> None:
-    for key, value in list(holder.items()):
-        if id(value) in by:
-            holder[key] = by[id(value)]

@@ -15,7 +15,7 @@ import io
 import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType, SimpleNamespace
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 import cloudpickle
@@ -24,69 +24,23 @@ import torch
 from IPython.core import interactiveshell
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
-from torch.nn.parameter import is_lazy
 
 from ..analysis.code_objects import original_code
-from ..integrations.registry import is_found_by_id
 from .custom_reduce import release_written
-from .iterators import is_iterator
-from .module_reducers import ModuleName, is_dynamic
+from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
+from .module_reducers import ModuleName
 from .python_reducers import with_annotations
 from .reducers import reduced
 from .shared_tensors import is_shared, shared_tensor
-from .torch_reducers import as_array
 from .weak_references import PROXIES
 
-Buffer = memoryview
 Reference = tuple[str, Any]
 
 _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer, *PROXIES}
 )
-_PLAIN = frozenset({list, dict, set})
-_CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace})
 NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # what IPython, since its version 8, has for `open` in a notebook
 _NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """The bytes of one tensor storage or one array.
-
-    Attributes
-    ----------
-    kind : {"storage", "array"}
-    dtype : str
-        NumPy's name of the element type; ``"uint8"`` for storages.
-    shape : tuple of int
-        For a storage its length in bytes.
-    device : str
-        Type of the device that held a storage (``"cpu"``, ``"cuda"``).
-    order : {"C", "F"}
-        Whether the last or the first dim of an array is the one whose entries are neighbours.
-    shared : bool
-        A storage is in memory that processes share which are forked from the one that has it (``share_memory_()``).
-    """
-
-    kind: str
-    dtype: str
-    shape: tuple[int, ...]
-    device: str = "cpu"
-    order: Literal["C", "F"] = "C"
-    shared: bool = False
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """A tensor to be written with its bytes, though the reader has its storage: they are new. Read as a tensor."""
-
-    tensor: torch.Tensor
-
-    @staticmethod
-    def can_hold(tensor: torch.Tensor) -> bool:
-        """Return whether `tensor` is plain numbers in memory."""
-        plain = tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda") and not is_lazy(tensor)
-        return plain and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
 
 
 @dataclass
@@ -97,12 +51,6 @@ class Packed:
     leaves: list[Leaf] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
     elsewhere: dict[int, int] = field(default_factory=dict)
-
-
-def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
-    """Return a storage as a leaf, and its bytes: its own, if it is on the CPU."""
-    data = as_array(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()))
-    return Leaf("storage", "uint8", (len(data),), storage.device.type, shared=is_shared(storage)), data.data
 
 
 class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
@@ -241,21 +189,3 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self.leaves.append(leaf)
         self.buffers.append(buffer)
         return len(self.leaves) - 1
-
-
-def trackable(objects: Iterable[object]) -> list[object]:
-    """Return those of `objects` that can change in place or whose identity matters, in order.
-
-    Functions, classes and modules that the other side imports for itself are left out, and so are the small helpers
-    that pickling makes on the way.
-    """
-    kept: list[object] = []
-    for obj in objects:
-        if isinstance(obj, FunctionType | type | ModuleType):
-            if is_dynamic(obj):
-                kept.append(obj)
-        elif is_found_by_id(obj):
-            continue
-        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in _CHANGEABLE or is_iterator(obj):
-            kept.append(obj)
-    return kept

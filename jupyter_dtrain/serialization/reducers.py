@@ -7,57 +7,43 @@ under a parametrization refuses. Each function here returns what ``__reduce_ex__
 from __future__ import annotations
 
 import copyreg
-import pickle
-import sys
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
-from io import IOBase
-from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
+from types import FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.distributions import Transform
 from torch.nn.parallel import DistributedDataParallel
-from torch.nn.utils import parametrize
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from ..integrations.registry import process_attributes, reduced_by_library
-from .archives import gives_up_what_it_shares, reduced_archive
+from .archives import reduced_archive
+from .attribute_reducers import as_it_was, goes_by_attributes, module_of_layers
 from .cached_functions import is_notebooks, reduced_cached
+from .container_reducers import reduced_container, reduced_own, set_attributes
 from .custom_reduce import leaves_out, reduced_as_it_is
 from .library_state import reduced_state
 from .locks import reduced_lock
 from .module_reducers import itself, reduced_python_module
 from .open_files import reduced_file
+from .operator_reducers import reduced_compiled, reduced_operator
 from .python_reducers import (
-    bare,
     reduced_class,
-    reduced_container,
     reduced_exception,
     reduced_library_function,
-    reduced_own,
     reduced_renamed,
     reduced_value,
-    set_attributes,
-    slots_of,
-    wants_arguments,
 )
 from .registries import registered
 from .shared_tensors import reduced_array
 from .shared_values import reduced_shared_value
-from .torch_reducers import (
-    methods_of,
-    reduced_compiled,
-    reduced_function,
-    reduced_module,
-    reduced_operator,
-    reduced_profile,
-    reduced_tensor,
-)
+from .stand_ins import is_found_by_name, named, stands_for
+from .torch_reducers import methods_of, reduced_function, reduced_module, reduced_profile, reduced_tensor
 from .weak_references import OWN, is_weak, is_weak_container, reduced_weak
 
 
@@ -85,7 +71,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case torch.jit.ScriptFunction():
             return reduced_function(obj)
         case nn.Module():
-            return registered(obj, _module_of_layers(obj))
+            return registered(obj, module_of_layers(obj))
         case RemovableHandle():
             hooks, number, more = obj.__getstate__()
             state = (hooks, number, tuple(some for some in more if some is not None))  # where its module is gone it refuses to be read
@@ -103,8 +89,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case _ if is_notebooks(obj):
             return reduced_cached(obj)
         case FunctionType() | type() if (value := stands_for(obj)) is not None:
-            return _named(obj, value) or (itself, (value,))
-        case MethodType() if isinstance(obj.__self__, type) and _is_found_by_name(obj):
+            return named(obj, value) or (itself, (value,))
+        case MethodType() if isinstance(obj.__self__, type) and is_found_by_name(obj):
             return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
         case GeneratorType() if obj.gi_frame is None:
             return _ended_generator, ()
@@ -124,39 +110,11 @@ def forgets(obj: object, name: str) -> bool:
     """Return whether `obj` itself leaves attribute `name` out of what is pickled."""
     if (left := leaves_out(obj, name)) is not None:
         return left
-    found = _as_it_was(obj)
+    found = as_it_was(obj)
     if found is NotImplemented or len(found) < 3:
         return False
     state = found[2][0] if isinstance(found[2], tuple) else found[2]
     return isinstance(state, dict) and name not in state
-
-
-def _as_it_was(obj: Any) -> Any:
-    """Return how `obj` reduces whose own way would take something away from it or could not be read: whole, and it stays so.
-
-    ``__getstate__`` may take away what cannot be pickled. Who reads asks for ``__setstate__``, and a ``__getattr__`` asks the attributes
-    that are not there yet; a ``__setattr__`` would be called for what is in slots, and may forbid it.
-    """
-    kind: Any = type(obj)
-    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__ or kind in copyreg.dispatch_table:
-        return NotImplemented
-    custom_reduce = hasattr(kind, "__getattr__") or (kind.__setattr__ is not object.__setattr__ and bool(slots_of(kind)))
-    asks = custom_reduce and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
-    own: Any = getattr(obj, "__dict__", None)
-    takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
-    is_made = wants_arguments(kind)
-    if not (asks or takes_away or is_made):
-        return NotImplemented
-    before = dict(own) if takes_away else {}
-    function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    function = bare if is_made else function
-    changed = [value for name, value in before.items() if own.get(name, before) is not value] if takes_away else []
-    if any(isinstance(value, IOBase) and value.closed for value in changed):
-        pass  # it has read what it had not yet (an image), and closed the file: what it was before is no more
-    elif takes_away and (changed or own.keys() != before.keys()):
-        become(obj, before)
-        return function, args, before, None, None, become
-    return function, args, state, *rest, *((set_attributes,) if asks else ())
 
 
 _CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
@@ -167,57 +125,14 @@ _WAYS: tuple[Callable[[Any], Any], ...] = (
     reduced_class,
     reduced_as_it_is,
     reduced_archive,
-    _as_it_was,
+    as_it_was,
 )
-_WAYS_OF_LAYERS: tuple[Callable[[Any], Any], ...] = (reduced_by_library, reduced_as_it_is, reduced_archive, _as_it_was)
-
-
-def become(obj: Any, attributes: dict[str, Any]) -> None:
-    """Give `obj` these attributes and no others."""
-    vars(obj).clear()
-    vars(obj).update(attributes)
 
 
 def _ended_generator() -> Iterator[Any]:
     generator = (item for item in tuple[Any, ...]())
     next(generator, None)
     return generator
-
-
-def _named(obj: object, value: Any) -> Any:
-    """Return how `value` is found by its name, under which `obj` is now: it would be taken for one without, and copied."""
-    module = sys.modules.get(getattr(value, "__module__", None) or "")
-    names = [getattr(value, attribute, "") for attribute in ("__qualname__", "__name__")]  # `random.seed` is a method of something
-    return next(((getattr, (module, name)) for name in names if getattr(module, name, None) is obj), None)
-
-
-def _is_found_by_name(method: MethodType) -> bool:
-    found, original = getattr(method.__self__, method.__name__, None), stands_for(method.__func__)
-    if isinstance(found, BuiltinMethodType):  # since PyTorch 2.15 `apply` is one
-        return original is not None
-    return isinstance(found, MethodType) and found.__func__ in (method.__func__, original)
-
-
-def stands_for(obj: object) -> Any:
-    """Return the function or class that `obj`, one of this project's, takes the place of during a run; ``None`` if it does not.
-
-    Where two of ours stand before it, one in the place of the other, it is what both do so for.
-    """
-    found = None
-    while (behind := _behind(obj)) is not None:
-        found = obj = behind
-    return found
-
-
-def _behind(obj: object) -> Any:
-    if isinstance(obj, FunctionType):
-        ours = str(obj.__globals__.get("__name__")).startswith(_OURS)
-    else:
-        ours = isinstance(obj, type) and str(type(obj).__module__).startswith(_OURS)  # a metaclass in C has a descriptor there
-    return vars(obj).get("__wrapped__") if ours else None
-
-
-_OURS = f"{__name__.partition('.')[0]}."
 
 
 def foreign_attributes(obj: object) -> frozenset[str]:
@@ -263,7 +178,7 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
     """Return how `obj` reduces, less some of its attributes."""
     if type(found := reduced_as_it_is(obj, without=names)) is tuple:
         return found
-    if _is_to_go_by_attributes(obj):
+    if goes_by_attributes(obj):
         own_state = {key: value for key, value in vars(obj).items() if key not in names}
         return copyreg.__newobj__, (type(obj),), own_state, None, None, set_attributes  # type: ignore[attr-defined]
     function, args, *more = obj.__reduce_ex__(4)
@@ -279,37 +194,6 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
         if not isinstance(obj, Optimizer):
             state.update(dict.fromkeys(names))
     return (function, args, state, *rest)
-
-
-def _is_to_go_by_attributes(obj: Any) -> bool:
-    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # of a class that wraps another and is not initialized as one itself
-        return True
-    kind: Any = type(obj)
-    reduces = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
-    return reduces and gives_up_what_it_shares(obj)
-
-
-def _module_of_layers(module: nn.Module) -> Any:
-    if parametrize.is_parametrized(module):
-        return _parametrized(module)
-    return next((found for way in _WAYS_OF_LAYERS if (found := way(module)) is not NotImplemented), NotImplemented)
-
-
-def _parametrized(module: nn.Module) -> tuple[Any, ...]:
-    """Return how a module under ``torch.nn.utils.parametrize`` reduces: torch gave it a class of its own and refuses to pickle that."""
-    return _new_parametrized, (type(module).__mro__[1],), module.__dict__, None, None, _parametrize
-
-
-def _new_parametrized(kind: type[nn.Module]) -> nn.Module:
-    module: nn.Module = kind.__new__(kind)
-    parametrize._inject_new_class(module)
-    return module
-
-
-def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
-    module.__dict__.update(state)
-    for name in module.parametrizations:  # type: ignore[union-attr]
-        parametrize._inject_property(module, name)
 
 
 def _cached_property_of(function: Callable[[Any], Any], name: str | None) -> cached_property[Any]:

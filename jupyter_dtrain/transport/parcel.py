@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..serialization.pickler import Leaf, Packed
+from ..serialization.leaves import Leaf
+from ..serialization.pickler import Packed
 from .base import BlobStore, OnProgress
 from .blob_store import SMALLEST
 

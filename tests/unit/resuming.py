@@ -18,7 +18,8 @@ from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.resume.loops import Loops
 from jupyter_dtrain.engine.resume.position import Position
-from jupyter_dtrain.serialization.copy_restore import Contents, items_of, restore
+from jupyter_dtrain.serialization.copy_restore import Contents, restore
+from jupyter_dtrain.serialization.item_restore import items_of
 from jupyter_dtrain.serialization.pickler import Packer
 from jupyter_dtrain.serialization.unpickler import Unpacker
 

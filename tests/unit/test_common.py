@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from jupyter_dtrain.engine.dedup import SMALLEST, Apart, Common, Held
-from jupyter_dtrain.serialization.pickler import Leaf, Packed
+from jupyter_dtrain.serialization.leaves import Leaf
+from jupyter_dtrain.serialization.pickler import Packed
 
 
 def trained(seed: int = 0, width: int = 256) -> tuple[nn.Sequential, torch.optim.Optimizer]:

@@ -15,7 +15,7 @@ import torch
 
 from jupyter_dtrain.serialization.change_detection import Baseline
 from jupyter_dtrain.serialization.pickler import Packed, Packer
-from jupyter_dtrain.serialization.reducers import stands_for
+from jupyter_dtrain.serialization.stand_ins import stands_for
 from jupyter_dtrain.serialization.unpickler import Unpacker
 from tests.unit.test_copy_restore import comparable
 

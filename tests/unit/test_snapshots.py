@@ -29,7 +29,8 @@ from jupyter_dtrain.engine.strategies.base import Strategy
 from jupyter_dtrain.engine.telemetry.notices import Notices
 from jupyter_dtrain.engine.telemetry.observer import Observer
 from jupyter_dtrain.protocol import Notice, SnapshotTaken, StateSize, TakeSnapshot
-from jupyter_dtrain.serialization.pickler import Leaf, Packed
+from jupyter_dtrain.serialization.leaves import Leaf
+from jupyter_dtrain.serialization.pickler import Packed
 from jupyter_dtrain.serialization.unpickler import Unpacker
 from jupyter_dtrain.system.resources import Memory
 from jupyter_dtrain.transport.blob_store import SMALLEST, BlobFolder

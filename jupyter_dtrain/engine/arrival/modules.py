@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from ...analysis.imports import Stamp, stamp_of
 from ...capture.bundle import modules_beside
 from ...capture.library_patches import original
-from ...serialization.reducers import stands_for
+from ...serialization.stand_ins import stands_for
 
 
 @contextmanager

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from ...analysis.code_objects import names_in, original_code
-from ...serialization.copy_restore import Contents, items_of, restore
+from ...serialization.copy_restore import Contents, restore
+from ...serialization.item_restore import items_of
 from ...serialization.python_reducers import attribute_holders
 from ...serialization.shared_values import is_shared_value
 from ..forward.containers import copy_of, is_same, refill

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ...analysis.code_objects import everything, names_in
-from ...serialization.copy_restore import is_frame
+from ...serialization.item_restore import is_frame
 from ...serialization.python_reducers import SlotValues, attribute_holders
 from ...serialization.shared_values import is_shared_value
 from ..module_tree import modules_in

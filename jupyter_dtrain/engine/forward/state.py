@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ...serialization.copy_restore import Contents, is_frame, items_of, restore
+from ...serialization.copy_restore import Contents, restore
+from ...serialization.item_restore import is_frame, items_of
 from ...serialization.python_reducers import SlotValues, attribute_holders
 from ..tensor.placement_types import GlobalTensor
 from .containers import MAPPINGS, copy_of, is_same, refill

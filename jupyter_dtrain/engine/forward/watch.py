@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ...analysis.code_objects import everything
-from ...serialization.copy_restore import is_frame
+from ...serialization.item_restore import is_frame
 from ..code_inspection import model_uses
 from ..module_tree import modules_in, num_registered
 from ..tensor.placement_types import GlobalTensor

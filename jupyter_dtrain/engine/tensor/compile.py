@@ -16,7 +16,7 @@ import torch
 from torch.jit import _builtins, _recursive
 from torch.utils import checkpoint
 
-from ...serialization.reducers import stands_for
+from ...serialization.stand_ins import stands_for
 from ...system.patches import patched
 
 

@@ -19,7 +19,7 @@ from torch._ops import OpOverload
 from torch.autograd import forward_ad
 
 from ....capture.library_patches import original
-from ....serialization.reducers import stands_for
+from ....serialization.stand_ins import stands_for
 from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, KeptFull, Partial, Shard

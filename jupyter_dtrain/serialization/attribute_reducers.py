@@ -1,0 +1,94 @@
+"""Layers and other objects that go by their attributes: what of these is made anew where they arrive."""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from collections.abc import Callable
+from io import IOBase
+from types import FunctionType
+from typing import Any
+
+from torch import nn
+from torch.nn.utils import parametrize
+from torch.optim import Optimizer
+
+from ..integrations.registry import reduced_by_library
+from .archives import gives_up_what_it_shares, reduced_archive
+from .container_reducers import set_attributes
+from .custom_reduce import reduced_as_it_is
+from .python_reducers import (
+    bare,
+    slots_of,
+    wants_arguments,
+)
+
+
+def as_it_was(obj: Any) -> Any:
+    """Return how `obj` reduces whose own way would take something away from it or could not be read: whole, and it stays so.
+
+    ``__getstate__`` may take away what cannot be pickled. Who reads asks for ``__setstate__``, and a ``__getattr__`` asks the attributes
+    that are not there yet; a ``__setattr__`` would be called for what is in slots, and may forbid it.
+    """
+    kind: Any = type(obj)
+    if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__ or kind in copyreg.dispatch_table:
+        return NotImplemented
+    custom_reduce = hasattr(kind, "__getattr__") or (kind.__setattr__ is not object.__setattr__ and bool(slots_of(kind)))
+    asks = custom_reduce and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
+    own: Any = getattr(obj, "__dict__", None)
+    takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
+    is_made = wants_arguments(kind)
+    if not (asks or takes_away or is_made):
+        return NotImplemented
+    before = dict(own) if takes_away else {}
+    function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    function = bare if is_made else function
+    changed = [value for name, value in before.items() if own.get(name, before) is not value] if takes_away else []
+    if any(isinstance(value, IOBase) and value.closed for value in changed):
+        pass  # it has read what it had not yet (an image), and closed the file: what it was before is no more
+    elif takes_away and (changed or own.keys() != before.keys()):
+        become(obj, before)
+        return function, args, before, None, None, become
+    return function, args, state, *rest, *((set_attributes,) if asks else ())
+
+
+_WAYS_OF_LAYERS: tuple[Callable[[Any], Any], ...] = (reduced_by_library, reduced_as_it_is, reduced_archive, as_it_was)
+
+
+def goes_by_attributes(obj: Any) -> bool:
+    """Return whether an object is written by its attributes, whatever its own way is."""
+    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # of a class that wraps another and is not initialized as one itself
+        return True
+    kind: Any = type(obj)
+    reduces = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
+    return reduces and gives_up_what_it_shares(obj)
+
+
+def module_of_layers(module: nn.Module) -> Any:
+    """Return how a module is written that has a way of its own, ``NotImplemented`` where it has none."""
+    if parametrize.is_parametrized(module):
+        return _parametrized(module)
+    return next((found for way in _WAYS_OF_LAYERS if (found := way(module)) is not NotImplemented), NotImplemented)
+
+
+def _parametrized(module: nn.Module) -> tuple[Any, ...]:
+    """Return how a module under ``torch.nn.utils.parametrize`` reduces: torch gave it a class of its own and refuses to pickle that."""
+    return _new_parametrized, (type(module).__mro__[1],), module.__dict__, None, None, _parametrize
+
+
+def _new_parametrized(kind: type[nn.Module]) -> nn.Module:
+    module: nn.Module = kind.__new__(kind)
+    parametrize._inject_new_class(module)
+    return module
+
+
+def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
+    module.__dict__.update(state)
+    for name in module.parametrizations:  # type: ignore[union-attr]
+        parametrize._inject_property(module, name)
+
+
+def become(obj: Any, attributes: dict[str, Any]) -> None:
+    """Give `obj` these attributes and no others."""
+    vars(obj).clear()
+    vars(obj).update(attributes)

@@ -1,0 +1,85 @@
+"""The bulk of a graph: storages and arrays, which go out of band, and what of the rest can change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import FunctionType, ModuleType, SimpleNamespace
+from typing import Literal
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from ..integrations.registry import is_found_by_id
+from .iterators import is_iterator
+from .module_reducers import is_dynamic
+from .shared_tensors import is_shared
+from .torch_reducers import as_array
+
+Buffer = memoryview
+_PLAIN = frozenset({list, dict, set})
+_CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace})
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The bytes of one tensor storage or one array.
+
+    Attributes
+    ----------
+    kind : {"storage", "array"}
+    dtype : str
+        NumPy's name of the element type; ``"uint8"`` for storages.
+    shape : tuple of int
+        For a storage its length in bytes.
+    device : str
+        Type of the device that held a storage (``"cpu"``, ``"cuda"``).
+    order : {"C", "F"}
+        Whether the last or the first dim of an array is the one whose entries are neighbours.
+    shared : bool
+        A storage is in memory that processes share which are forked from the one that has it (``share_memory_()``).
+    """
+
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    device: str = "cpu"
+    order: Literal["C", "F"] = "C"
+    shared: bool = False
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A tensor to be written with its bytes, though the reader has its storage: they are new. Read as a tensor."""
+
+    tensor: torch.Tensor
+
+    @staticmethod
+    def can_hold(tensor: torch.Tensor) -> bool:
+        """Return whether `tensor` is plain numbers in memory."""
+        plain = tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda") and not is_lazy(tensor)
+        return plain and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
+
+
+def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
+    """Return a storage as a leaf, and its bytes: its own, if it is on the CPU."""
+    data = as_array(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()))
+    return Leaf("storage", "uint8", (len(data),), storage.device.type, shared=is_shared(storage)), data.data
+
+
+def trackable(objects: Iterable[object]) -> list[object]:
+    """Return those of `objects` that can change in place or whose identity matters, in order.
+
+    Functions, classes and modules that the other side imports for itself are left out, and so are the small helpers
+    that pickling makes on the way.
+    """
+    kept: list[object] = []
+    for obj in objects:
+        if isinstance(obj, FunctionType | type | ModuleType):
+            if is_dynamic(obj):
+                kept.append(obj)
+        elif is_found_by_id(obj):
+            continue
+        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in _CHANGEABLE or is_iterator(obj):
+            kept.append(obj)
+    return kept
