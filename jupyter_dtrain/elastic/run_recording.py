@@ -10,7 +10,7 @@ from ..checkpoint.folder import CheckpointFolder
 from ..checkpoint.metadata import Checkpoint
 from ..checkpoint.writer import CheckpointWriter
 from ..engine.task import Task
-from ..protocol import RECORDED_EVENTS, Message
+from ..protocol import RECORDED_EVENTS
 from ..protocol.bus import Bus
 from ..runs.persister import Recording
 from ..strategies import Feature
@@ -24,10 +24,6 @@ def record(events: Bus, recording: Recording, output: Output, *, counts_steps: b
     `counts_steps` says whether the run's strategy does: then an interrupt takes effect at the end of a step.
     """
     recorder = recording.recorder
-
-    def apply(event: Message) -> None:
-        recorder.apply(event)
-        on_news()
 
     def pause(_: AllPaused) -> None:
         recorder.set_phase("paused")
@@ -44,7 +40,8 @@ def record(events: Bus, recording: Recording, output: Output, *, counts_steps: b
         output.say(f"Interrupted: {how}. Interrupt again to abort now.")
 
     for kind in RECORDED_EVENTS:
-        events.subscribe(kind, apply)
+        events.subscribe(kind, recorder.apply)
+        events.subscribe(kind, lambda _: on_news())
     events.subscribe(RankShown, lambda event: recording.log.add(event.rank, event.kind, event.content))
     events.subscribe(AllPaused, pause)
     events.subscribe(WentBack, go_back)

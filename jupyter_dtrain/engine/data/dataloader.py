@@ -19,7 +19,6 @@ from torch.utils.data import DataLoader
 
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
-from .batch_sampler_shard import JoinedBatches
 from .collate import Agree
 from .divided_sources import DividedSources, Iteration
 from .fetch import Make, taking_rows
@@ -27,6 +26,7 @@ from .fetch_effects import has_effects
 from .followed_stream import FollowedStream, check_replayed, is_followed
 from .iterable import Streams
 from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState
+from .joined_batches import JoinedBatches
 from .loader_plan import Checks, LoaderPlans
 from .sharded_iterator import OnBatch, Place, SplitBatches, WatchedBatches
 from .worker_rng import can_live, iterate, living, set_living

@@ -16,7 +16,6 @@ from torch.utils.data import DataLoader
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
-from .batch_sampler_shard import Check, Loaded
 from .collate import Collation, CutAfterLoading
 from .fetch import Make, copy_of
 from .iterable import Stream, Streams
@@ -24,7 +23,7 @@ from .iterator_state import IteratorState, SourceState
 from .loader_plan import Division, LoaderPlan, LoaderPlans
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch
-from .sources import LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
+from .sources import Check, Loaded, LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
 from .worker_rng import with_attributes
 
 

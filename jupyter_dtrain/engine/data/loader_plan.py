@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..module_tree import IdentityMap
 from ..tensor.batch_shard import BatchShard
-from .batch_sampler_shard import JoinedBatches, with_batches
 from .collate import Agree, Collation, is_default
 from .fetch_effects import has_effects, tells_others
 from .iterable import Streams
+from .joined_batches import JoinedBatches, with_batches
 from .own_iterators import iterates_itself
 from .sources import draws_by_itself
 

@@ -8,11 +8,13 @@ worker from the worker's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from ..comm.failures import FailedElsewhere
@@ -21,15 +23,16 @@ from ..rng.streams import LoadingStream
 from ..tensor.agreed import failures_of, note, raise_if_any
 from ..tensor.batch_shard import BatchShard
 from ..tensor.caught import may_be_caught
-from .batch_layout import UnknownBatch
-from .batch_sampler_shard import BatchSamplerShard, Check, Loaded, with_batches
+from .batch_layout import Layout, UnknownBatch
 from .collate import Collation, CutAfterLoading
 from .collate_probe import collated_if_possible
 from .fetch import copy_of, has_rows
 from .fetch_state import FetchState
+from .joined_batches import with_batches
 from .worker_rng import Told, WorkerRngReporter
 
-# Batches of indices of a loader, joined: what it loads follows from them, whatever its data and its sampler are.
+Loaded = tuple[Any, BatchShard | None, Layout | None]
+Check = Callable[[Any, BatchShard], None]
 
 
 class Source:
@@ -183,3 +186,52 @@ def _batches_of(loader: DataLoader[Any]) -> BatchSamplerShard:
     batches = loader.batch_sampler
     assert isinstance(batches, BatchSamplerShard)
     return batches
+
+
+class BatchSamplerShard:
+    """A batch sampler that yields the rank's part of each batch of another.
+
+    ``iter()`` of the other is taken at once, as PyTorch does, before the loader's seed is drawn: it may draw itself.
+    """
+
+    def __init__(self, batches: Any, share: Callable[[int], BatchShard], stream: LoadingStream | None, collation: Collation | None) -> None:
+        self._batches = batches
+        self._collation = collation
+        self._share = share
+        self._stream = stream
+        self.before_loading: Check | None = None
+        self.before_taking: Check | None = None
+        self.pending: list[tuple[BatchShard, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
+
+    def __iter__(self) -> Iterator[Any]:
+        with self._drawing():
+            batches = iter(self._batches)
+        return self._shares(batches)
+
+    def _drawing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._stream is None else self._stream.drawing()
+
+    def _shares(self, batches: Iterator[Any]) -> Iterator[Any]:
+        while True:
+            with self._drawing():
+                indices = next(batches, None)
+            if indices is None:
+                return
+            if not isinstance(indices, Sequence | np.ndarray | torch.Tensor):
+                indices = list(indices)  # a set, a generator: all that a loader asks is to walk over them
+            share = self._share(len(indices))
+            if self.before_loading is not None:
+                self.before_loading(indices, share)
+            self.pending.append((share, indices))
+            yield indices[share.loaded]
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)
+
+    def next_share(self, batch: Any) -> Loaded:
+        """Return the next batch as the rank has it, where it has been asked for: `batch` is what was loaded."""
+        share, indices = self.pending.pop(0)
+        return (batch, share, None) if self._collation is None else self._collation.local_shard(batch, share, indices)
