@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.modules import batchnorm
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from ..system.patches import patched
@@ -25,10 +24,11 @@ from .data import own_iterators
 from .data.dataloader import ShardedLoaders
 from .forward.model_call import ModelCalls
 from .module_tree import registrations_counted
+from .optimizer_steps import optimizers_watched
 from .tensor.compile import scripting
 from .tensor.placement_types import GlobalTensor
 from .tensor.redistribute import Exchange
-from .timing import BACKWARD, DATA, FORWARD, OPTIMIZER, Timing
+from .timing import BACKWARD, DATA, FORWARD, Timing
 
 _HOOKS_OF_MODULES = [f"register_{kind}_hook" for kind in ("forward", "forward_pre", "backward", "full_backward", "full_backward_pre")]
 
@@ -118,7 +118,7 @@ def instrumented(
     with registrations_counted(), hooks_noticed(models), scripting(models.full_tensor), ExitStack() as stack:
         for target, name, replacement in replacements:
             stack.enter_context(patched(target, name, replacement))
-        stack.enter_context(_optimizers_watched(timing, on_optimizer, on_optimizer_step))
+        stack.enter_context(optimizers_watched(timing, on_optimizer, on_optimizer_step))
         yield
 
 
@@ -237,33 +237,3 @@ def _is_initialized(models: ModelCalls) -> Callable[[], bool]:
         return models.statistics_per_rank and sys._getframe(1).f_globals.get("__name__") == batchnorm.__name__ and is_initialized()
 
     return dist_is_initialized
-
-
-@contextmanager
-def _optimizers_watched(
-    timing: Timing, on_optimizer: Callable[[], None], on_optimizer_step: Callable[[torch.optim.Optimizer], None]
-) -> Iterator[None]:
-    make_optimizer = torch.optim.Optimizer.__init__
-
-    @wraps(make_optimizer)
-    def optimizer_init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        make_optimizer(self, *args, **kwargs)
-        on_optimizer()
-
-    before_step = timing.part
-
-    def optimizer_begins(*_: Any) -> None:
-        nonlocal before_step
-        before_step = timing.switch(OPTIMIZER)
-
-    def optimizer_stepped(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        timing.switch(before_step)
-        on_optimizer_step(optimizer)
-
-    with patched(torch.optim.Optimizer, "__init__", optimizer_init):
-        hooks = [register_optimizer_step_pre_hook(optimizer_begins), register_optimizer_step_post_hook(optimizer_stepped)]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()

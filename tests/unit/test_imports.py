@@ -72,6 +72,7 @@ ENGINE_ORDER = [
     "data",
     "verify",
     "resume",
+    "optimizer_steps",
     "patching",
     "cell",
     "control",

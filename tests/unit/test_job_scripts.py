@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from jupyter_dtrain.cluster.hosts.batch_job import ENDED, Scheduler, hours_of, seconds_of
+from jupyter_dtrain.cluster.hosts.batch_job import ENDED, Scheduler
 from jupyter_dtrain.cluster.hosts.htcondor_launcher import CondorJob
+from jupyter_dtrain.cluster.hosts.job_requests import hours_of, seconds_of
 from jupyter_dtrain.cluster.hosts.lsf_launcher import LsfJob
 from jupyter_dtrain.cluster.hosts.pbs_launcher import PbsJob, _facts
 from jupyter_dtrain.cluster.hosts.sge_launcher import SgeJob

@@ -13,8 +13,9 @@ from ...errors import ClusterError, UsageError
 from ..base import Cluster, Progress
 from ..devices import DevicePlan
 from .agent_launcher import AgentLauncher, Agents, agent_python
-from .batch_job import Job, JobState, nodes_of
+from .batch_job import Job, JobState
 from .dialed_link import DialedLink, invitation
+from .job_requests import nodes_of
 from .remote_host import LEAVE, LOGIN, RemoteHost
 
 SOON, SELDOM = 0.5, 5.0

@@ -10,8 +10,9 @@ from typing import Any
 
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
-from .batch_job import ENDED, JOB_NAME, Job, JobState, Scheduler, SubmittedJob, agent_line, cpus_of, hours_of, nodes_of, seconds_of
+from .batch_job import ENDED, JOB_NAME, Job, JobState, Scheduler, SubmittedJob
 from .batch_launcher import BatchLauncher
+from .job_requests import agent_line, cpus_of, hours_of, nodes_of, seconds_of
 
 HTCONDOR = Scheduler("htcondor", "HTCondor", "#CONDOR")
 ATTRIBUTES = "ProcId,JobStatus,NumJobStarts,LastRejMatchReason,HoldReason,HoldReasonCode,RemoveReason,ExitCode"

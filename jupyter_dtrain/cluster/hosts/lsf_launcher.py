@@ -8,8 +8,9 @@ from pathlib import Path
 
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError
-from .batch_job import ENDED, JOB_NAME, Job, JobState, Phase, Scheduler, SubmittedJob, agent_line, cpus_of, nodes_of, seconds_of
+from .batch_job import ENDED, JOB_NAME, Job, JobState, Phase, Scheduler, SubmittedJob
 from .batch_launcher import BatchLauncher
+from .job_requests import agent_line, cpus_of, nodes_of, seconds_of
 
 LSF = Scheduler("lsf", "LSF", "#BSUB")
 FIELDS = "stat pend_reason estimated_start_time exit_reason exit_code delimiter='|'"

@@ -12,9 +12,10 @@ import subprocess
 from ...cluster_options import ClusterOptions, JobOptions
 from ...errors import ClusterError, UsageError
 from .agent_launcher import agent_command, agent_python
-from .batch_job import Job, ProcessJob, nodes_of
+from .batch_job import Job, ProcessJob
 from .batch_launcher import BatchLauncher
 from .dialed_link import VARIABLE
+from .job_requests import nodes_of
 
 ANSWERED = 10.0
 """Seconds for ``mpiexec`` to say what it is."""

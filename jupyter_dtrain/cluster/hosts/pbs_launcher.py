@@ -8,9 +8,10 @@ from pathlib import Path
 
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError
-from .batch_job import ENDED, JOB_NAME, Job, JobState, Phase, Scheduler, SubmittedJob, agent_line, cpus_of, hours_of, nodes_of
+from .batch_job import ENDED, JOB_NAME, Job, JobState, Phase, Scheduler, SubmittedJob
 from .batch_launcher import BatchLauncher
 from .dialed_link import VARIABLE
+from .job_requests import agent_line, cpus_of, hours_of, nodes_of
 
 PBS = Scheduler("pbs", "PBS", "#PBS")
 _PHASES: dict[str, Phase] = {**dict.fromkeys("QHWTM", "waits"), **dict.fromkeys("RESUB", "runs")}

@@ -10,8 +10,9 @@ from pathlib import Path
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
 from .agent_launcher import agent_command, agent_python
-from .batch_job import JOB_NAME, Job, JobState, Phase, ProcessJob, Scheduler, SubmittedJob, agent_line, cpus_of
+from .batch_job import JOB_NAME, Job, JobState, Phase, ProcessJob, Scheduler, SubmittedJob
 from .batch_launcher import BatchLauncher
+from .job_requests import agent_line, cpus_of
 
 SLURM = Scheduler("slurm", "Slurm", "#SBATCH")
 SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--mpi=none", "--input=none")

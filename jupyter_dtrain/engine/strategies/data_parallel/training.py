@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from .... import api
-from ...backward.gradient_sync import GradientSync, ShardedGradients
+from ...backward.gradient_sync import GradientSync
+from ...backward.sharded_gradients import ShardedGradients
 from ...control import Control
 from ...current_run import current_run
 from ...data.batch_layout import placed

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ..scalar_args import read_numbers
 from .autograd import backward, grad, gradient, in_graph
-from .dispatch import Rule, Rules, read, read_number, read_text
+from .dispatch import Rule, Rules
 from .factories import constant_like, deepcopy, drawn_by_entry, dropout, in_python, local_value, new_like, random_like, set_property
 from .indexing import gather, index, look_up, select
 from .joining import as_other, broadcast, columns, join, part_along
@@ -19,6 +19,7 @@ from .matmul import addmm, einsum, instance_norm, lookup, matrices, product, row
 from .operands import globals_in
 from .pairwise import affine_grid, attention, distances, outer, paired, pairwise
 from .pointwise import elementwise, keeps, to_dtype
+from .reads import read, read_number, read_text
 from .reductions import FFT_NAMES, NAMES, all_or_any, along, extreme, inner, mean, quantile, scatter, total, unpack
 from .views import (
     IN_PLACE,

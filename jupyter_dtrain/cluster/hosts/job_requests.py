@@ -1,0 +1,42 @@
+"""What is asked of schedulers, in the words that several of them take."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from ...cluster_options import ClusterOptions, JobOptions
+from ...errors import UsageError
+from .agent_launcher import agent_command, agent_python
+
+
+def nodes_of(job: JobOptions) -> int:
+    """Return on how many nodes agents are to be."""
+    return job.nodes or 1
+
+
+def cpus_of(options: ClusterOptions, nodes: int) -> int | None:
+    """Return how many cores each of `nodes` is asked for: one for each engine, where nothing is said."""
+    return options.job.cpus or (None if options.num_engines is None else options.num_engines // nodes)
+
+
+def seconds_of(time: str) -> int:
+    """Return a limit in seconds, of whole minutes or ``H:MM:SS`` or ``D-H:MM:SS``, as Slurm takes them too."""
+    if time.isdecimal():
+        return 60 * int(time)
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", time)
+    if found is None:
+        raise UsageError(f"--time {time}: give minutes, or hours as in 2:00:00, or days as in 1-12:00:00.")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((24 * days + hours) * 60 + minutes) * 60 + seconds
+
+
+def hours_of(time: str) -> str:
+    """Return a limit as ``H:MM:SS``."""
+    minutes, seconds = divmod(seconds_of(time), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def agent_line(options: ClusterOptions, *number: str) -> str:
+    """Return the shell's words that start the agent of a `number`, which the shell may have to find out."""
+    return " ".join([shlex.join(agent_command(agent_python(options))), *number])

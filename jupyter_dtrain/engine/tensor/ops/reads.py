@@ -1,0 +1,37 @@
+"""Values that are read: what is asked for needs the whole tensor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..placement_types import GlobalTensor, Partial
+from .dispatch import Rules
+
+
+def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read values: what is asked for needs the whole tensor."""
+    return rules.on_wholes(func, args, kwargs)
+
+
+def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a value as Python's own number or text: the graph does not matter, and the value may be known already."""
+    tensor = args[0]
+    if not isinstance(tensor, GlobalTensor):
+        return rules.on_wholes(func, args, kwargs)
+    value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.full_tensor(tensor).detach()
+    return func(value, *rules.full_tensor(args[1:]), **rules.full_tensor(kwargs))
+
+
+def read_text(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Read a tensor as text: the whole one's, with the name of the operation that made it as on one process."""
+    text: str = read_number(rules, func, args, kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        node = args[0].grad_fn
+        leaf = args[0].requires_grad and node is None
+        while node is not None and type(node).__name__ == "AliasBackward0":  # the step from a plain tensor to a global one
+            node = node.next_functions[0][0]
+    if text.endswith(")") and (leaf or node is not None):
+        return f"{text[:-1]}, {'requires_grad=True' if leaf else f'grad_fn=<{type(node).__name__}>'})"
+    return text
