@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
-from jupyter_dtrain.engine.rng.global_rng import GlobalSampling, ModelSampling
+from jupyter_dtrain.engine.rng.global_rng import ModelSampling
+from jupyter_dtrain.engine.rng.global_sampling import GlobalSampling
 from jupyter_dtrain.engine.rng.sample_sites import SampleSites, Site, dims_of, guesses
 from jupyter_dtrain.engine.rng.streams import ModelStream, TorchState
 from jupyter_dtrain.engine.tensor.batch_shard import share_of

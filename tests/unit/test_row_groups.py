@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 
 from jupyter_dtrain import data
 from jupyter_dtrain.data.order import EpochOrder, plan
-from jupyter_dtrain.engine.data.iterator_state import Skipping
+from jupyter_dtrain.engine.data.iteration_places import Skipping
 from jupyter_dtrain.engine.tensor.batch_shard import share_of
 from jupyter_dtrain.errors import DataError, UsageError
 

@@ -25,7 +25,8 @@ from .fetch import Make, taking_rows
 from .fetch_effects import has_effects
 from .followed_stream import FollowedStream, check_replayed, is_followed
 from .iterable import Streams
-from .iterator_state import Begin, IteratorLog, IteratorState, LoaderIterator, SourceState
+from .iteration_places import IteratorState, SourceState
+from .iterator_state import Begin, IteratorLog, LoaderIterator
 from .joined_batches import JoinedBatches
 from .loader_plan import Checks, LoaderPlans
 from .sharded_iterator import OnBatch, Place, SplitBatches, WatchedBatches

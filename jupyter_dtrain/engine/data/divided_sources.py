@@ -19,7 +19,7 @@ from .batch_layout import UnknownBatch, cut, length_of
 from .collate import Collation, CutAfterLoading
 from .fetch import Make, copy_of
 from .iterable import Stream, Streams
-from .iterator_state import IteratorState, SourceState
+from .iteration_places import IteratorState, SourceState
 from .loader_plan import Division, LoaderPlan, LoaderPlans
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch

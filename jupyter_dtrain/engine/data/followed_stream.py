@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from ...errors import DataError
 from ...integrations.registry import position_in
 from .collate import Agree
-from .iterator_state import IteratorState
+from .iteration_places import IteratorState
 
 _MOST = 64  # numbers at each end of a tensor that tell it from others
 _END, _FAILED = b"end", b"failed"

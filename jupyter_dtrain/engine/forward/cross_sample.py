@@ -30,7 +30,7 @@ from torch.utils import _pytree as pytree
 
 from ..code_inspection import code_uses, model_uses
 from ..module_tree import layers_taking_statistics, modules_in
-from ..rng.global_rng import GlobalSampling
+from ..rng.global_sampling import GlobalSampling
 from ..rng.sample_sites import SampleSites
 from ..rng.streams import ModelStream
 from ..tensor.placement_types import GlobalTensor, Shard

@@ -23,7 +23,8 @@ from torch.utils import _pytree as pytree
 
 from ..comm.transforms import outside_transforms
 from ..module_tree import OF_ALL_MODULES, has_hooks
-from ..rng.global_rng import ModelSampling, RngChanged
+from ..rng.global_rng import ModelSampling
+from ..rng.global_sampling import RngChanged
 from ..rng.streams import ModelStream
 from ..tensor.agreed import FailedOnShard
 from ..tensor.batch_norm import GlobalNormalization, NormalizationLayers

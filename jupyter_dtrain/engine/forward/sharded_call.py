@@ -20,7 +20,8 @@ from torch.utils import _pytree as pytree
 from ...system.interpreter import unwarned
 from ..code_inspection import catches, model_uses
 from ..comm.failures import FailedElsewhere
-from ..rng.global_rng import GlobalSampling, ModelSampling, RngChanged
+from ..rng.global_rng import ModelSampling
+from ..rng.global_sampling import GlobalSampling, RngChanged
 from ..rng.streams import ModelStream, OtherStreams
 from ..tensor.agreed import FailedOnShard, failures_of, note, on_all_parts
 from ..tensor.autograd_function import must_be_whole

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Protocol
 
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import Unit
-from ..data.iterator_state import IteratorState, SourceState
+from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning
 from .loop_iterators import EnteredLoop, Loop, ResumedLoop, Run, is_progress_bar, key
 from .position import Position, read_variables, write_variables

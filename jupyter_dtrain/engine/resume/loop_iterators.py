@@ -11,7 +11,8 @@ import torch
 
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import LoopPlace
-from ..data.iterator_state import IteratorState, LoaderIterator
+from ..data.iteration_places import IteratorState
+from ..data.iterator_state import LoaderIterator
 from .beginnings import Beginning
 from .position import read_names
 

@@ -24,7 +24,7 @@ from typing import Any
 from ...analysis.ast_nodes import LIVE, RUNTIME, keep_value
 from ...analysis.resume_points import LoopPlace
 from ...system.patches import put
-from ..data.iterator_state import IteratorState, SourceState
+from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning, begins_its_own_way
 from .call_stack import FrameLocation, NoPlace, loops_around, whereabouts
 from .jump import Jump, call_without
