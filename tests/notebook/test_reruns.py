@@ -74,7 +74,7 @@ def test_an_array_that_shares_memory_with_a_tensor(notebook):
 
 def test_large_results_come_back_and_the_data_set_does_not(notebook):
     """What comes back is what the cell made, and of what it was given only what it changed."""
-    notebook.run("import jupyter_dtrain.elastic.runner as watched\nfrom_parcel, parcels = watched.from_parcel, []")
+    notebook.run("import jupyter_dtrain.elastic.run_result as watched\nfrom_parcel, parcels = watched.from_parcel, []")
     notebook.run(
         "def noting(parcel, blobs):\n    parcels.append(parcel)\n    return from_parcel(parcel, blobs)\nwatched.from_parcel = noting"
     )
