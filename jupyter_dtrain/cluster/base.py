@@ -231,6 +231,12 @@ class Cluster(ABC):
     def take_back(self) -> bool:
         """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
 
+    def start_dask(self, number: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:  # noqa: ARG002
+        """Start workers of Dask beside the engines, and let them compute the notebook's collections."""
+        raise UsageError(
+            "Dask workers beside the engines are for engines of this machine. Make a `Client` of a cluster that all hosts reach."
+        )
+
     @abstractmethod
     def inherit(self, old: Self) -> None:
         """Take the place of `old`: what it has dropped can be taken back here."""

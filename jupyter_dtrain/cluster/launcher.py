@@ -69,6 +69,8 @@ class ProcessLauncher:
 
     Attributes
     ----------
+    environment : mapping of str to str
+        Of the processes.
     marker : str
         A name of the cluster that no other has.
     connection_files : tuple of Path
@@ -84,7 +86,7 @@ class ProcessLauncher:
         self._num_controllers = 0
         security = folders.profile / "security"
         self.connection_files = (security / "ipcontroller-client.json", security / "ipcontroller-engine.json")
-        self._environment = environment or process_environment(folders, marker=self.marker, connection_file=self.connection_files[1])
+        self.environment = environment or process_environment(folders, marker=self.marker, connection_file=self.connection_files[1])
 
     def start_cluster(self, plans: Sequence[DevicePlan]) -> list[Member]:
         """Start a controller and an engine for each plan."""
@@ -98,7 +100,7 @@ class ProcessLauncher:
             self._processes.start(
                 TEMPLATE,
                 template_command(self._modules),
-                env={**self._environment, **plans[0].environment()},
+                env={**self.environment, **plans[0].environment()},
                 cwd=Path.cwd(),
                 log=self._folders.log_of(TEMPLATE),
                 how="template",
@@ -113,7 +115,7 @@ class ProcessLauncher:
         command = self._controller_command()
         # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
         folder, log = self._folders.private, self._folders.log_of(CONTROLLER)
-        self._processes.start(CONTROLLER, command, env=self._environment, cwd=folder, log=log)
+        self._processes.start(CONTROLLER, command, env=self.environment, cwd=folder, log=log)
         return [self.start_engine(plan) for plan in plans]
 
     def _controller_command(self) -> list[str]:
@@ -130,7 +132,7 @@ class ProcessLauncher:
         self._processes.start(
             member.name,
             engine_command(member.engine_id),
-            env={**self._environment, **plan.environment()},
+            env={**self.environment, **plan.environment()},
             cwd=Path.cwd(),
             log=self._folders.log_of(member.name),
             how="fork",

@@ -25,6 +25,7 @@ from . import folders as folder_files
 from .abstract_processes import MakeProcesses
 from .base import Progress
 from .client import unregister
+from .dask_workers import DaskWorkers
 from .devices import DevicePlan, plan_devices
 from .endpoint import Endpoint, FileEndpoint
 from .guarded_processes import GuardedProcesses
@@ -52,6 +53,7 @@ class LocalCluster(RankedEngines):
         self._stop_lock = threading.Lock()
         self._is_renewed = False  # just now: it can be reached when all of it can
         super().__init__(processes)
+        self._dask = DaskWorkers(self._processes, self._folders, self._launcher.environment)
         atexit.register(self.stop)
 
     @classmethod
@@ -157,6 +159,10 @@ class LocalCluster(RankedEngines):
         self._is_renewed = False
         return True
 
+    def start_dask(self, number: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:
+        """Start workers of Dask beside the engines, and let them compute the notebook's collections."""
+        self._dask.start(number, limit=limit, on_progress=on_progress)
+
     def stop(self) -> None:
         """End every process of the cluster and remove its folders. Calling it again does nothing."""
         if os.getpid() != self._kernel:
@@ -166,6 +172,7 @@ class LocalCluster(RankedEngines):
                 return
             self._stopped = True
         atexit.unregister(self.stop)
+        self._dask.stop()
         self._processes.stop()
         if self.client is not None:
             with contextlib.suppress(Exception):

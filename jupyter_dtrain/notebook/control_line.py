@@ -21,6 +21,12 @@ def line_parser() -> argparse.ArgumentParser:
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
     start.add_argument("count", nargs="?", type=whole_number, metavar="N", help="the same as --engines N")
     add_cluster(start, "--engines", "-n")
+    start.add_argument(
+        "--dask-workers",
+        type=whole_number,
+        metavar="N",
+        help="start N workers of Dask beside the engines, which compute the notebook's collections until the engines stop",
+    )
     start.add_argument("--show-script", action="store_true", help="show what the scheduler would be given, and start nothing")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
     preview = actions.add_parser(
@@ -72,6 +78,7 @@ class LineCommand:
     strategy: str | None = None
     mesh: ParallelDims | None = None
     show_script: bool = False
+    dask_workers: int | None = None
     rank: int | None = None
 
 
@@ -98,6 +105,7 @@ def parse_line(line: str) -> LineCommand:
         strategy=getattr(found, "strategy", None),
         mesh=getattr(found, "mesh", None),
         show_script=getattr(found, "show_script", False),
+        dask_workers=getattr(found, "dask_workers", None),
         rank=getattr(found, "rank", None),
     )
 

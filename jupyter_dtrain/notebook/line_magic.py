@@ -55,7 +55,10 @@ class LineMagic:
             show(find_launcher(command.cluster.launcher).script(command.cluster).rstrip())
             return
         if command.action == "start":
-            self._session.get().start_cluster(command.cluster, on_progress=CellOutput().progress)
+            progress = CellOutput().progress
+            cluster = self._session.get().start_cluster(command.cluster, on_progress=progress)
+            if command.dask_workers:
+                cluster.start_dask(command.dask_workers, limit=command.cluster.start_timeout, on_progress=progress)
         if command.action in ("resume", "attach"):
             self._go_on(command)
         elif command.action == "stop":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import psutil
 import pytest
 
 from tests.notebook.conftest import IMPORTS
@@ -126,3 +127,59 @@ def test_a_cluster_that_no_other_process_reaches_is_named(notebook):
     assert cell.stdout == "2\n"
     assert "own" in cell.stderr
     assert "its cluster ends with the cell" in cell.stderr
+
+
+BESIDE = """
+import os, numpy as np, pandas as pd, dask.array as da, dask.bag as db, dask.dataframe as dd
+from distributed import default_client
+from jupyter_dtrain import data as tables
+def noted(part):
+    with open("computed-by", "a") as file:
+        file.write(f"{os.getpid()}\\n")
+    return part
+frame = dd.from_pandas(pd.DataFrame({"a": np.arange(60.0) / 60, "y": np.arange(60) % 7 / 7}), npartitions=4)
+inputs = da.from_array(np.arange(60.0)[:, None] / 60, chunks=(13, 1))
+targets = da.from_array(np.arange(60.0)[:, None] % 7 / 7, chunks=(13, 1))
+bag = db.from_sequence([(row / 60, row % 7 / 7) for row in range(60)], npartitions=4)
+as_tensors = lambda item: (torch.tensor(item[:1]), torch.tensor(item[1:]))
+COLLECTIONS = {
+    "frame": lambda: tables.from_dask(frame.map_partitions(noted, meta=frame._meta), features=["a"], target=["y"], seed=1),
+    "array": lambda: tables.from_dask(inputs.map_blocks(noted, meta=inputs._meta), target=targets, seed=1),
+    "bag": lambda: tables.from_dask(bag.map_partitions(noted), transform=as_tensors, seed=1),
+}
+def make():
+    global net, steps
+    torch.manual_seed(0)
+    net, steps = nn.Linear(1, 1), []
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.long
+def test_workers_beside_the_engines_compute_partitions_and_end_with_them(module_notebook):
+    notebook = module_notebook()
+    notebook.run(IMPORTS + BESIDE)
+    notebook.run("%distribute start -n 2 --device cpu --dask-workers 2")
+    workers = "list(default_client().run(os.getpid).values())"
+    pids = set(notebook.value(workers))
+    assert len(pids) == 2
+    notebook.run("%distribute start -n 2 --dask-workers 2")  # there they are
+    assert set(notebook.value(workers)) == pids
+    assert "`%distribute stop` ends them" in notebook.fail("%distribute start -n 2 --dask-workers 3").error[1]
+    for kind in ("frame", "array", "bag"):
+        notebook.run(f"rows = COLLECTIONS[{kind!r}]()\nloader, optimizer = rows.loader(batch_size=8), make()\n{ON_ROWS}")
+        expected = notebook.value("steps")
+        notebook.run("loader, optimizer = rows.loader(batch_size=8), make()\nopen('computed-by', 'w').close()")
+        assert notebook.run(f"%%distribute --engines 2\n{ON_ROWS}").stderr == ""
+        assert notebook.value("steps") == pytest.approx(expected, rel=1e-9)
+        computed_by = {int(pid) for pid in (notebook.folder / "computed-by").read_text().split()}
+        assert computed_by and computed_by <= pids
+    processes = psutil.Process(notebook.manager.provisioner.pid).children(recursive=True)
+    below = {one.pid for one in processes if "dask" in str(one.cmdline())} | pids
+    assert len(below) >= 4  # with the scheduler, and what watches over the workers
+    notebook.run("%distribute stop")
+    assert not any(psutil.pid_exists(pid) for pid in below)
+    assert notebook.fail("default_client()").error[0] == "ValueError"
+    notebook.run("loader, optimizer = rows.loader(batch_size=8), make()")
+    notebook.run(f"%%distribute --engines 2 --device cpu\n{ON_ROWS}")  # each engine computes by itself
+    assert notebook.value("steps") == pytest.approx(expected, rel=1e-9)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from ...errors import ClusterError
 from ...protocol import EngineInfo
-from ..base import Progress
+from ..base import Cluster, Progress
 from ..devices import DevicePlan
 from ..folders import sweep
 from ..local import LocalCluster
@@ -43,6 +43,8 @@ class HostCluster(LocalCluster):
     release: Callable[[], None] = staticmethod(lambda: None)
     spans_hosts = True
     can_be_inherited = False
+
+    start_dask = Cluster.start_dask  # which refuses
 
     def __init__(self, hosts: Sequence[RemoteHost], plans: Sequence[tuple[RemoteHost, DevicePlan]], address: str) -> None:
         self._store = StoreServer(address)

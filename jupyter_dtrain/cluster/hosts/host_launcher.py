@@ -49,7 +49,7 @@ class HostLauncher(ProcessLauncher):
             cwd=str(Path.cwd()),
             token=None if token is None else token.name,
             modules=list(self._modules),
-            hash_seed=self._environment["PYTHONHASHSEED"],
+            hash_seed=self.environment["PYTHONHASHSEED"],
         )
 
     def _controller_command(self) -> list[str]:
