@@ -7,12 +7,13 @@ cell. Integrations of other packages keep their own.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 from unittest import mock
 
@@ -116,6 +117,7 @@ TABLE = (
     Replaced("builtins", "open", _ONCE),
     Replaced("io", "open", _ONCE),
     Replaced("IPython.core.interactiveshell", "io_open", _ONCE),
+    Replaced("IPython.core.interactiveshell._modified_open", "__wrapped__", "what libraries pickle of a cell's `open`"),
     Replaced("os", "mkdir remove unlink rmdir rename replace", _ONCE),
     Replaced("os", "stat", "what a rank has written for itself is there"),
     Replaced("shutil", "rmtree copyfile copy copy2", _ONCE),
@@ -165,6 +167,9 @@ def patched(owner: Any, name: str, value: Any, *, create: bool = False, listed: 
         The owner in the table, where it is another than `owner`: the class that an object implements.
     """
     _require(listed or owner_name(owner), name)
+    if isinstance(owner, ModuleType) and isinstance(value, FunctionType | type) and not _is_found(value):
+        # What a library pickles of it (a graph for Dask, a task for a worker) is its name, by which others find the original.
+        value.__module__, value.__qualname__ = owner.__name__, name
     return mock.patch.object(owner, name, value, create=create)
 
 
@@ -193,6 +198,10 @@ def owner_name(owner: Any) -> str:
 def rows_of(owner: str, name: str) -> tuple[Replaced, ...]:
     """Return the rows of the table that have an entry point."""
     return tuple(row for row in TABLE if fnmatchcase(owner, row.owner) and any(fnmatchcase(name, known) for known in row.names.split()))
+
+
+def _is_found(function: FunctionType | type) -> bool:
+    return getattr(sys.modules.get(function.__module__ or ""), function.__qualname__, None) is function
 
 
 def _require(owner: str, name: str) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import pickle
 import sys
 from collections.abc import Iterator
-from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodDescriptorType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, GetSetDescriptorType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
 from jupyter_dtrain.system.patches import ENGINE, TABLE, Replaced, owner_name, rows_of
@@ -45,6 +46,21 @@ def listed() -> tuple[int, list[str]]:
                 seen[row] += 1
     absent = [row.owner for row, count in seen.items() if not count and row.owner in sys.modules and not row.owner.endswith("_to_fns")]
     return sum(seen.values()), absent
+
+
+def unpicklable() -> list[str]:
+    """Return the names of the table's functions that libraries cannot send to another process."""
+    import cloudpickle
+
+    found = []
+    for row in TABLE:
+        for name, value in _named(row):
+            if isinstance(sys.modules.get(row.owner), ModuleType) and callable(value):
+                try:
+                    pickle.loads(cloudpickle.dumps(value))
+                except Exception as error:
+                    found.append(f"{row.owner}.{name}: {error!r}")
+    return found
 
 
 def replace() -> None:

@@ -58,6 +58,23 @@ def test_they_are_seen_where_one_is_replaced(notebook):
     assert replaced(notebook) == [[], []]
 
 
+def test_they_are_pickled_in_a_cell_as_in_a_notebook(notebook):
+    notebook.run("from tests.notebook.entry_points import unpicklable\ndef reads(path):\n    return open(path).read()")
+    notebook.run("import cloudpickle\nfound, sent = unpicklable(), len(cloudpickle.dumps(reads))")
+    plain = notebook.value("found")
+    notebook.run("%%distribute\nfound, sent = unpicklable(), len(cloudpickle.dumps(reads))")
+    assert set(notebook.value("found")) <= set(plain)  # a part of NumPy cannot be in either
+    assert notebook.value("sent") > 0
+
+
+def test_a_file_is_written_once_by_other_names_of_open(notebook):
+    notebook.run("import builtins, io\nwrites, adds = builtins.open, io.open")
+    notebook.run(
+        "%%distribute\nwith adds('log', 'a') as file:\n    file.write('once')\nwith writes('log', 'a') as file:\n    file.write(' each')"
+    )
+    assert (notebook.folder / "log").read_text() == "once each"
+
+
 @pytest.mark.parametrize("options", ["", "--strategy zero1", "--semantics local", "--checkpoint-activations", "--rng per-rank"])
 def test_after_a_cell(notebook, options):
     notebook.run(f"%%distribute {options}\n" + CELL.format(last=""))

@@ -9,6 +9,7 @@ the notebook has imported. So for the time of a run these names mean what was se
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import random
 import shutil
@@ -166,7 +167,7 @@ def _stamps_of(folder: Path) -> dict[str, Stamp]:
 # run. So the names of the cell's namespace, and of modules beside the notebook, are changed for that time too. And what is imported while a
 # run goes on finds functions that end with it, and is given the real ones afterwards.
 
-_HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, os, os.path, shutil)
+_HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, io, os, os.path, shutil)
 _BETWEEN_RUNS = [dict(vars(holder)) for holder in _HOLDERS]  # there are thousands of names, of which a run changes some dozens
 
 

@@ -12,7 +12,6 @@ of it is cut. A kernel that takes over later cuts nothing either: by then the fi
 from __future__ import annotations
 
 import builtins
-import io
 import json
 import os
 import shutil
@@ -24,7 +23,6 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from IPython.core import interactiveshell
 from torch.distributed.distributed_c10d import _get_default_store
 
 from ...serialization.open_files import of_cell
@@ -32,7 +30,7 @@ from ...system.patches import patched
 from .journal_entries import Entry, entries_since, file_size, kind_and_paths, read_entries
 from .made_folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
-from .written_files import OwnFiles
+from .written_files import OwnFiles, open_replaced
 
 KEPT_MARKS = 16
 """Snapshots that may be the newest whole one, more than enough."""
@@ -70,11 +68,8 @@ class FileLog:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Note what the cell does with files, until the end of the ``with`` block."""
-        with ExitStack() as stack:
+        with open_replaced(self._opened(builtins.open)), ExitStack() as stack:
             for target, name, replacement in (
-                (builtins, "open", self._opened(builtins.open)),
-                (io, "open", self._opened(io.open)),
-                (interactiveshell, "io_open", self._opened(builtins.open)),
                 (os, "mkdir", self._once("mkdir", os.mkdir, FileExistsError)),
                 (os, "remove", self._once("remove", os.remove, FileNotFoundError)),
                 (os, "unlink", self._once("remove", os.unlink, FileNotFoundError)),

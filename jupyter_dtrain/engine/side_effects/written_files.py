@@ -23,18 +23,32 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
 from IPython.core import interactiveshell
 from torch.autograd import profiler
 
+from ...serialization.pickler import NOTEBOOKS_OPEN
 from ...system.patches import patched
 from .made_folders import FolderChannel, asked_path, is_within_open_folder
 from .temp_dirs import TemporaryFolders
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
+
+
+@contextmanager
+def open_replaced(opened: Callable[..., Any]) -> Iterator[None]:
+    """Let `opened` take the place of ``open`` under all of its names until the end of the ``with`` block.
+
+    One for all of them: what a library pickles of it is one of its names.
+    """
+    with patched(builtins, "open", opened), patched(io, "open", opened), patched(interactiveshell, "io_open", opened), ExitStack() as stack:
+        if isinstance(NOTEBOOKS_OPEN, FunctionType):  # libraries pickle it by value, with what it wraps
+            stack.enter_context(patched(NOTEBOOKS_OPEN, "__wrapped__", opened, listed="IPython.core.interactiveshell._modified_open"))
+        yield
 
 
 class OwnFiles:
@@ -71,10 +85,8 @@ class OwnFiles:
         # In a folder of the cluster's own, which is removed with the cluster: a rank that is killed removes nothing.
         folder = os.environ.get("IPP_PROFILE_DIR")
         with tempfile.TemporaryDirectory(prefix="dtrain-files-", dir=folder) as self._place, ExitStack() as stack:
+            stack.enter_context(open_replaced(self._open(builtins.open)))
             for target, name, replacement in (
-                (builtins, "open", self._open(builtins.open)),
-                (io, "open", self._open(io.open)),
-                (interactiveshell, "io_open", self._open(builtins.open)),  # by which `open` in a notebook's cells opens
                 (torch, "save", self._saved(torch.save)),
                 (torch, "load", self._loaded(torch.load)),
                 (profiler.profile, "export_chrome_trace", self._exported(profiler.profile.export_chrome_trace)),
