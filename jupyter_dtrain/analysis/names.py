@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 
 from .code_objects import everything
@@ -56,6 +57,12 @@ def find_names(tree: ast.Module) -> CellNames:
     maybe = {name: line for name, line in (in_texts | flow.maybe).items() if name not in flow.needed}
     attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes | in_magics.keys(), imports=imported_names(tree))
+
+
+@lru_cache(maxsize=64)
+def names_in_text(text: str) -> CellNames:
+    """Return the same for a text, which compiles: cells are run again as they are."""
+    return find_names(ast.parse(text))
 
 
 def all_global_reads(code: CodeType) -> set[str]:

@@ -21,6 +21,7 @@ from .module_tree import modules_in
 from .user_frames import is_users, is_users_module
 
 TORCH = ("torch.", "torchvision.")
+_PLAIN = frozenset({type(None), bool, int, float, str, tuple, list, dict, set})
 _LOOKED_AT = 100  # of what a model keeps in a list: it may be data
 _NO_CALL = (
     nn.Module,
@@ -35,8 +36,8 @@ def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool]) -> b
     parts = modules_in(model)
     kinds = {kind for module in parts for kind in type(module).__mro__}
     seen: set[FunctionType] = set()
-    values = (*(value for kind in kinds for value in vars(kind).values()), *(value for part in parts for value in _kept(part)))
-    return any(_uses(value, has, seen, methods=True) for value in values)
+    values = chain((value for kind in kinds for value in vars(kind).values()), (value for part in parts for value in _kept(part)))
+    return any(_uses(value, has, seen, methods=True) for value in values if not _is_torchs_or_plain(value))
 
 
 def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
@@ -58,6 +59,11 @@ def catches(code: CodeType) -> bool:
         if "CHECK_EXC_MATCH" in names or "CHECK_EG_MATCH" in names or ("PUSH_EXC_INFO", "POP_TOP") in pairwise(names):
             return True
     return False
+
+
+def _is_torchs_or_plain(value: object) -> bool:
+    """Return whether `value` has no code to look at, seen at once: most of what a module's classes have is so."""
+    return f"{value.__module__}.".startswith(TORCH) if isinstance(value, FunctionType) else type(value) in _PLAIN
 
 
 def _kept(module: nn.Module) -> Iterator[object]:

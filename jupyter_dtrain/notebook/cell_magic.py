@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..analysis.ast_nodes import is_silenced
 from ..analysis.code_objects import sources_of
-from ..analysis.names import find_names
+from ..analysis.names import names_in_text
 from ..errors import CellInterrupted, UsageError
 from ..options import View
 from ..system.interpreter import Interrupts, interrupted_before_the_cell
@@ -62,7 +62,7 @@ class CellMagic:
         if options.preview:
             show(preview_text(tree, shell.user_ns))
             return None
-        names = find_names(tree)
+        names = names_in_text(source)
         if options.vary:
             value = self._try(options, cell, source, filename, tree, names)
             return None if is_silenced(source, tree) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -44,8 +45,13 @@ def reduced_python_module(module: ModuleType, words: Collection[str]) -> Any:
         return itself, (ModuleName(name),), state, None, None, _update_module
     if not words:
         return _import, (name, [])
-    parts = ((other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + "."))
-    return _import, (name, [other for other, path in parts if all(part in words for part in path)])
+    return _import, (name, [other for other, path in _submodules(name, len(sys.modules)) if all(part in words for part in path)])
+
+
+@lru_cache(maxsize=256)
+def _submodules(name: str, _: int) -> list[tuple[str, list[str]]]:
+    """Return the submodules of a package that are imported, with the parts of their names behind its own; for a number of modules."""
+    return [(other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + ".")]
 
 
 def _import(name: str, submodules: Sequence[str]) -> ModuleType:

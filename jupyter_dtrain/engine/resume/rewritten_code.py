@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import CodeType, FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...analysis.bindings import shared_names
 from ...analysis.code_objects import (
@@ -24,6 +25,21 @@ from ...analysis.resume_points import LoopPlace, Unit
 from ...analysis.rewrite import Rewriting
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_KEPT = 64
+
+
+class _Text(NamedTuple):
+    """What a text is rewritten by."""
+
+    tree: bytes
+    filename: str
+    is_cell: bool
+    shared: frozenset[str]
+    skip: frozenset[str]
+
+
+_rewritten: dict[_Text, Rewriting] = {}
+"""Those of this process's latest runs, the latest last."""
 
 
 class Texts:
@@ -57,8 +73,14 @@ class Texts:
     def rewrite(self, tree: ast.Module, filename: str, *, is_cell: bool) -> Rewriting:
         """Return `tree` rewritten, with numbers that no other text has."""
         self._shared |= shared_names(tree)
-        rewriting = Rewriting(tree, filename, first_number=self._next_number, is_cell=is_cell, shared=self._shared, skip=self._skip)
-        Texts._next_number = rewriting.end
+        text = _Text(pickle.dumps(tree), filename, is_cell, self._shared, frozenset(self._skip))
+        rewriting = _rewritten.pop(text, None)  # cells are run again, as they are
+        if rewriting is None or any(unit.index in self.units for unit in rewriting.units):
+            rewriting = Rewriting(tree, filename, first_number=self._next_number, is_cell=is_cell, shared=self._shared, skip=self._skip)
+            Texts._next_number = rewriting.end
+        _rewritten[text] = rewriting
+        while len(_rewritten) > _KEPT:
+            del _rewritten[next(iter(_rewritten))]
         for unit in rewriting.units:
             self.loops.update(unit.loops)
             self.units[unit.index] = unit
