@@ -25,6 +25,9 @@ export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
 .PHONY: help docs install demo dist test test-long test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
 
+# What kernels and engines import is compiled at once: an environment that forbids it would have each of them compile it again.
+IMPORTED = import ipykernel.kernelapp, ipyparallel.controller.app, ipyparallel.engine.app, torch._dynamo, jupyter_dtrain.engine.worker
+
 # $(call timed,PART,COMMAND) runs a command and notes how long it took; $(call tell_times) says so of all.
 timed = @begun=$$(date +%s); echo '$(2)'; { $(2); }; status=$$?; echo "$$(( $$(date +%s) - begun )) s  $(1)" >> $(TIMES); exit $$status
 tell_times = { read begun; printf '\n'; cat; echo "$$(( $$(date +%s) - begun )) s  all"; } < $(TIMES)
@@ -120,7 +123,7 @@ $(EXTENSION): $(SOURCES) node_modules/.installed
 # What the demo needs, without the front end and without what tests and checks need: where there is all of it, nothing.
 $(VENV)/.demo: pyproject.toml constraints.txt $(VENV)/.torch $(VENV)/.builders
 	test -e $(VENV)/.installed || SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install --no-build-isolation -c constraints.txt -e '.[demo]'
-	touch $@
+	$(BIN)/python -c '$(IMPORTED)' && touch $@
 
 $(VENV)/.linked: $(VENV)/.demo | $(EXTENSION)
 	$(BIN)/jupyter-builder develop --overwrite . && touch $@
@@ -128,4 +131,5 @@ $(VENV)/.linked: $(VENV)/.demo | $(EXTENSION)
 $(VENV)/.installed: pyproject.toml constraints.txt $(VENV)/.torch $(VENV)/.builders | $(EXTENSION)
 	rm -rf $(VENV)/share/jupyter/labextensions/jupyter-dtrain # a link into the build since the last time
 	SKIP_JUPYTER_BUILDER=1 $(BIN)/pip install --no-build-isolation -c constraints.txt -e '.[dev]'
+	$(BIN)/python -c '$(IMPORTED)'
 	$(BIN)/jupyter-builder develop --overwrite . && touch $@
