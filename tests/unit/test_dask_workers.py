@@ -46,7 +46,7 @@ def test_workers_compute_are_reached_with_the_key_alone_and_end_with_the_guard(w
     assert len(listening) >= 4
     assert {address.ip for address in listening} == {"127.0.0.1"}
     with pytest.raises((OSError, TypeError, ValueError)):
-        Client(workers.client.scheduler.address, timeout=5)  # which has no key
+        Client(workers.client.scheduler.address, timeout=5, set_as_default=False)  # which has no key
     workers.stop()
     with pytest.raises(ValueError, match="No clients found"):
         default_client()
