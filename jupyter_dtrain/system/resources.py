@@ -19,6 +19,11 @@ from ..errors import CheckpointError
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _READ_AGAIN = ("inactive_file", "active_file")  # memory that holds what lies in files, and is given to who needs it
 
+_M_MMAP_THRESHOLD, _M_MMAP_MAX = -3, -4  # of <malloc.h>
+_MMAP_MAX = 1 << 16  # what it is without a word
+MOST_AT_ONCE = 1 << 25
+"""Bytes up to which glibc takes a size from which on memory lies outside the heap."""
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -63,6 +68,22 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:  # glibc's
         trim(0)
+
+
+def give_back_at_once(smallest: int | None) -> None:
+    """Let memory of at least `smallest` bytes, up to 32 MiB, go back to the system as soon as it is freed; ``None``: as elsewhere.
+
+    Such memory lies outside the heap. What a large block leaves in the heap something small is put into, and the next large one finds
+    no hole: the heap grows as if nothing were ever freed.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # not glibc
+        return
+    if smallest is None:
+        mallopt(_M_MMAP_MAX, int(os.environ.get("MALLOC_MMAP_MAX_", _MMAP_MAX)))
+    else:
+        mallopt(_M_MMAP_MAX, _MMAP_MAX)
+        mallopt(_M_MMAP_THRESHOLD, min(smallest, MOST_AT_ONCE))
 
 
 def _groups(controller: str, root: Path, membership: Path) -> Iterator[tuple[Path, bool]]:

@@ -1,18 +1,23 @@
-"""Memory for what is whole for a moment, used again: parameters of a unit in its call, and rows of gradients from step to step.
+"""Memory for what is whole for a moment: parameters of a unit in its call, rows of gradients from step to step, whole gradients.
 
 Engines ask glibc to return nothing to the system while a cell runs, so that a step finds the memory of the one before. For blocks of a
 parameter's size that come and go between smaller ones this fails: a hole is soon taken by something small, and the heap grows by another
-block. These here lie outside the heap, and go back to the system when they are let go.
+block. So what is ours lies outside the heap and is used again, and what autograd and optimizers make goes back when they free it.
 """
 
 from __future__ import annotations
 
 import mmap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
+from ....system.resources import give_back_at_once
 from .sharded_rows import quiet
+
+_SMALLEST = 1 << 20
+"""Bytes from which on new memory, which the system gives a page at a time, costs little beside what it is for."""
 
 
 class BufferPool:
@@ -47,6 +52,44 @@ class BufferPool:
 
     def _forget(self, block: torch.UntypedStorage) -> None:
         self._blocks = [other for other in self._blocks if other is not block]
+
+
+class FreedMemory:
+    """Lets what is freed of the size of a parameter go back to the system."""
+
+    def __init__(self) -> None:
+        self._sizes: list[int] = []
+        self._is_on = False
+
+    def know(self, sizes: Sequence[int]) -> None:
+        """Note the sizes of parameters that are sharded."""
+        self._sizes += sizes
+        self._set()
+
+    @contextmanager
+    def given_back(self) -> Iterator[None]:
+        """Give it back until the end of the ``with`` block."""
+        self._is_on = True
+        try:
+            self._set()
+            yield
+        finally:
+            self._is_on = False
+            give_back_at_once(None)
+
+    def _set(self) -> None:
+        if self._is_on and self._sizes:
+            give_back_at_once(max(size_of_most(self._sizes), _SMALLEST))
+
+
+def size_of_most(sizes: Sequence[int]) -> int:
+    """Return the size from which on things have nine tenths of all bytes."""
+    left = sum(sizes) / 10
+    for size in sorted(sizes):
+        left -= size
+        if left <= 0:
+            return size
+    return 0
 
 
 def _is_free(block: torch.UntypedStorage) -> bool:

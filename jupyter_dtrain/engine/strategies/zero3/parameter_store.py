@@ -29,7 +29,7 @@ from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.rank0_guard import all_ranks_come
 from ...tensor.redistribute import Exchange
 from ...timing import COMMUNICATION, Counted
-from .buffers import BufferPool
+from .buffers import BufferPool, FreedMemory
 from .eligibility import why_not, why_replicated
 from .parameter import ParameterShard, Zero3Parameter
 from .saved import SavedParameters
@@ -73,6 +73,7 @@ class ParameterStore:
         self._units: IdentityMap[list[ParameterShard]] = IdentityMap()  # by module
         self._number = 0
         self._pool, self.gradients = BufferPool(), BufferPool()
+        self.freed = FreedMemory()
         self._largest = 0  # bytes of a unit
         self.depth = 0  # calls of models that are under way
         self.saved = SavedParameters(self.fetch_again)
@@ -128,6 +129,7 @@ class ParameterStore:
             shard = self._new_shard(parameter, storage, rank=self.rank, number=self._number, pool=self._pool, home=home)
             shard.cut_gradient()
             self._shards.set(parameter, shard)
+        self.freed.know([parameter.nbytes for parameter in parameters])
         self.memory.barrier(self._number)  # all have copied their rows
 
     def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:

@@ -73,7 +73,7 @@ class ShardedTraining:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
-        with self.access_class(self.store).installed(self._full_tensor), self.steps.installed():
+        with self.store.freed.given_back(), self.access_class(self.store).installed(self._full_tensor), self.steps.installed():
             yield
 
     def _full_tensor(self, value: torch.Tensor) -> torch.Tensor:
