@@ -15,11 +15,13 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from .code_objects import everything
+from .code_objects import everything, installed_folders
 
+_OURS = __name__.partition(".")[0]
 _IMPORTS, _SETS = dis.opmap["IMPORT_NAME"], dis.opmap["STORE_GLOBAL"]
 
 
@@ -107,3 +109,25 @@ def _imports(code: CodeType, package: str) -> Iterator[str]:
                 continue
         yield name
         yield from (f"{name}.{part}" for part in parts or ())
+
+
+def modules_beside(folder: Path) -> list[ModuleType]:
+    """Return the imported modules whose files lie under `folder` and are not installed."""
+    here = f"{folder.resolve()}{os.sep}"
+    found = []
+    for name in sorted(sys.modules.keys() - _installed):
+        module = sys.modules.get(name)
+        # Some modules make up attributes when asked for them.
+        attributes = getattr(module, "__dict__", {})
+        file = attributes.get("__file__")
+        if module is None or not isinstance(file, str) or attributes.get("__name__") != name or name == "__main__":
+            continue
+        if name.partition(".")[0] == _OURS or file.startswith(installed_folders()) or "site-packages" in file:
+            _installed.add(name)
+        elif os.path.realpath(file).startswith(here):
+            found.append(module)
+    return found
+
+
+_installed: set[str] = set()
+"""Names of imported modules that are: there are thousands, and each cell asks several times."""

@@ -7,7 +7,6 @@ always run the text as it is now, edited a moment ago or not.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,24 +16,23 @@ from typing import Any
 
 import cloudpickle
 
-from ..analysis.code_objects import installed_folders
 from ..analysis.dynamic_names import with_dynamic_names
-from ..analysis.imports import asked_for
+from ..analysis.imports import asked_for, modules_beside
 from ..analysis.names import CellNames
+from ..analysis.reached_names import words_of
 from ..errors import CaptureError
 from ..integrations.registry import look
 from ..serialization.custom_reduce import go_back
 from ..serialization.leaves import trackable
-from ..serialization.library_state import library_states, stays
+from ..serialization.library_objects import LibraryObjects
+from ..serialization.library_state import library_states, packages_of, stays
 from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
 from ..system.interpreter import collection_paused
 from .import_effects import imported_for_effect
-from .library_patches import patches
+from .library_patches import patches, text_of
 from .unsendable import Search, message_of
-
-_OURS = __name__.partition(".")[0]
 
 
 @dataclass
@@ -56,6 +54,8 @@ class Bundle:
         Every object that is in `packed`.
     own_modules : frozenset of str
         Modules that lie beside the notebook: what is in `packed` of them is there by value.
+    lines : list of str
+        About settings in objects of libraries that cannot be sent.
     """
 
     packed: Packed
@@ -64,6 +64,7 @@ class Bundle:
     left_out: dict[str, str] = field(default_factory=dict)
     seen: list[object] = field(default_factory=list)
     own_modules: frozenset[str] = frozenset()
+    lines: list[str] = field(default_factory=list)
 
 
 def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -> Bundle:
@@ -89,11 +90,23 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
     states: list[object] = []
     of_libraries: list[object] = []
     refused: dict[int, object] = {}
+    imports = [sys.modules[name] for name in names.imports if name in sys.modules]
+    texts = [text for text in namespace.get("In", ()) if isinstance(text, str)]
+    librarys = LibraryObjects(values.values(), lambda: frozenset().union(*map(words_of, (*texts, *map(text_of, modules)))))
+    librarys.add(packages_of([*values.values(), *imports]))
 
     def packer() -> Packer:
-        return Packer(namespace=namespace, modules=modules, words=names.attributes)
+        packer = Packer(namespace=namespace, modules=modules, words=names.attributes)
+        packer.refer(librarys.references)
+        return packer
 
     def packed() -> Bundle:
+        while (bundle := attempt()) is None:
+            pass
+        return bundle
+
+    def attempt() -> Bundle | None:
+        """Pickle everything; return nothing where an object was written that is a library's, as is known only now."""
         with collection_paused():
             whole = packer()
             whole.dump(dict(values))
@@ -101,16 +114,21 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
             while more := [m for m in asked_for(names.imports, whole.seen, modules) if m not in imported and m.__name__ not in left_out]:
                 imported.extend(more)
                 whole.dump(tuple(more))
-            used = [*whole.seen, *(sys.modules[name] for name in names.imports if name in sys.modules)]
-            of_libraries[:] = [*imported_for_effect(namespace, used, modules), *library_states(used)]
+            used = [*whole.seen, *imports]
+            if new := librarys.add(packages_of(used)):
+                if not new.isdisjoint(map(id, whole.seen)):
+                    return None
+                whole.refer(librarys.references)
+            kept = library_states(used, but={state.place for state in librarys.states})
+            of_libraries[:] = [*imported_for_effect(namespace, used, modules), *kept, *librarys.states]
             of_libraries[:] = [state for state in of_libraries if id(state) not in refused]
             if going_along := (*of_libraries, *states):
                 whole.dump(going_along)
             whole.dump(())  # there are no more
-            tracked = trackable(whole.seen)
+            tracked = trackable([*whole.seen, *librarys.objects])
             whole.dump(tracked)
         own_modules = frozenset(module.__name__ for module in modules)
-        return Bundle(whole.packed(), tracked, names, left_out, whole.seen, own_modules)
+        return Bundle(whole.packed(), tracked, names, left_out, whole.seen, own_modules, librarys.lines)
 
     with _by_value(modules):
         states += (*operators(), *patches(namespace, modules))
@@ -119,6 +137,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
         except Exception as error:
             if go_back(lambda obj: Search(packer).why_not(obj) is not None):
                 return _pack(names, namespace)
+            attributes_stay = librarys.leave(lambda value: Search(packer).why_not(value) is not None)
             # Find the names at fault, one by one: only now, so that what can be sent is pickled once.
             for name in list(values):
                 reason = Search(packer).why_not(values[name])
@@ -135,7 +154,10 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
             stays(stay)
             refused.update((id(state), state) for state in stay)
             states[:] = [state for state in states if id(state) not in refused]
-            if not left_out and not stay:
+            for state in librarys.states.copy():
+                if id(state) in refused:
+                    librarys.drop(state)
+            if not (left_out or stay or attributes_stay):
                 raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
             return packed()
 
@@ -147,28 +169,6 @@ def unpack(unpacker: Unpacker) -> tuple[dict[str, Any], list[object]]:
         while unpacker.load() != ():
             pass  # they are among what is tracked
         return values, unpacker.load()
-
-
-def modules_beside(folder: Path) -> list[ModuleType]:
-    """Return the imported modules whose files lie under `folder` and are not installed."""
-    here = f"{folder.resolve()}{os.sep}"
-    found = []
-    for name in sorted(sys.modules.keys() - _installed):
-        module = sys.modules.get(name)
-        # Some modules make up attributes when asked for them.
-        attributes = getattr(module, "__dict__", {})
-        file = attributes.get("__file__")
-        if module is None or not isinstance(file, str) or attributes.get("__name__") != name or name == "__main__":
-            continue
-        if name.partition(".")[0] == _OURS or file.startswith(installed_folders()) or "site-packages" in file:
-            _installed.add(name)
-        elif os.path.realpath(file).startswith(here):
-            found.append(module)
-    return found
-
-
-_installed: set[str] = set()
-"""Names of imported modules that are: there are thousands, and each cell asks several times."""
 
 
 @contextlib.contextmanager

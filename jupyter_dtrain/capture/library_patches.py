@@ -35,7 +35,7 @@ class Patch:
 def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list[Patch]:
     """Return what the cells that were run in `namespace`, and the `modules` beside it, have put into libraries."""
     texts = [(text, namespace) for text in namespace.get("In", ()) if isinstance(text, str)]
-    texts += [(text, vars(module)) for module in modules if (text := _text_of(module)) is not None]
+    texts += [(text_of(module), vars(module)) for module in modules]
     found: dict[tuple[int, str], Patch] = {}
     for text, names in texts:
         for path, name in _assigned(text):
@@ -96,11 +96,12 @@ def _resolve(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:
     return found
 
 
-def _text_of(module: ModuleType) -> str | None:
+def text_of(module: ModuleType) -> str:
+    """Return the text of a module, an empty one where there is none."""
     try:
         return inspect.getsource(module)
     except (OSError, TypeError):
-        return None
+        return ""
 
 
 @lru_cache(maxsize=1000)

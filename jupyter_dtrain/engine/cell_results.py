@@ -18,6 +18,9 @@ from ..serialization.copy_restore import Contents, restore, restore_all
 from ..serialization.custom_reduce import go_back, leave_to_classes
 from ..serialization.item_restore import items_of
 from ..serialization.leaves import Numbers, trackable
+from ..serialization.library_firsts import changed_objects
+from ..serialization.library_objects import LibraryObjects, is_sent_home
+from ..serialization.library_placing import librarys_objects
 from ..serialization.library_state import arrived, library_states, stays
 from ..serialization.pickler import Packed, Packer
 from ..serialization.reducers import forgets
@@ -66,6 +69,7 @@ class CellResults:
         self._before = dict(namespace)
         self._baseline = Baseline(tracked)
         self._storages = _storages_of(tracked)
+        self._librarys = LibraryObjects()  # that the cell has changed and that did not come with it
 
     def objects(self) -> list[object]:
         """Return what came from the notebook, and the values of the cell's names."""
@@ -230,11 +234,18 @@ class CellResults:
         }
 
     def _changes(self) -> Changes:
-        changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in self._baseline.changed().items()}
+        found = self._baseline.changed()
+        librarys = librarys_objects()
+        for index in [index for index in found if id(self._baseline.objects[index]) in librarys]:
+            attributes = {name: value for name, value in found[index].attributes.items() if is_sent_home(name, value)}
+            found[index] = replace(found[index], attributes=attributes)
+        changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in found.items()}
         return Changes(changed, [name for name in self._before if name not in self.namespace])
 
     def _states(self) -> list[Any]:
-        return library_states(self.objects(), also=arrived())
+        self._librarys = changed_objects()
+        kept = library_states(self.objects(), also=arrived(), but={state.place for state in self._librarys.states})
+        return [*kept, *self._librarys.states]
 
     def _states_that_can_be_sent(self, states: list[Any]) -> list[Any]:
         refused = [state for state in states if self._why_not(state) is not None]
@@ -265,9 +276,11 @@ class CellResults:
         return packer.packed()
 
     def _packer(self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None) -> Packer:
-        return ResultPacker(
+        packer = ResultPacker(
             namespace=self.namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole, elsewhere=elsewhere
         )
+        packer.refer(self._librarys.references)
+        return packer
 
     def _is_elsewhere(self, new: Contents) -> bool:
         """Return whether a tensor has memory that no tensor of the notebook had."""

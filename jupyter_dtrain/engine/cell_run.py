@@ -15,6 +15,7 @@ from ..capture.bundle import unpack
 from ..capture.library_patches import in_place
 from ..capture.process_state import ProcessSettings
 from ..parallel_dims import degrees_of
+from ..serialization.library_placing import said
 from ..serialization.unpickler import Unpacker
 from ..strategies import Feature
 from ..system.open_writers import flush_all
@@ -108,6 +109,8 @@ class CellRun:
             packed, namespace=self._namespace, device_for=lambda kind: self._device if kind == "cuda" else torch.device(kind)
         )
         values, tracked = unpack(unpacker)
+        for line in said(on_engine=True):
+            self._reports.notes.say(line)
         self._namespace.update(values)
         connect_schedulers(tracked)
         return tracked

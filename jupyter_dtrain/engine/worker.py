@@ -13,6 +13,8 @@ from dataclasses import replace
 import torch
 
 from ..protocol import LeaveGroup, Order, Pause, ReturnResults, TellStanding
+from ..serialization.library_firsts import firsts_noted
+from ..serialization.library_placing import objects_left_as_they_were
 from ..serialization.library_state import left_as_it_was
 from ..serialization.registries import left_afterwards
 from ..system import open_writers
@@ -118,6 +120,8 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
         with (
             contextlib.closing(reports.emitter),
             left_afterwards(),
+            objects_left_as_they_were(),
+            firsts_noted((task.source, *task.sources.values())),
             left_as_it_was(apart=task.strategy.owns_process_group) as clean_up,
             guarded_groups(),
             _threads_of(task),

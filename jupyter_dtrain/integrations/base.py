@@ -90,10 +90,14 @@ class Integration:
         By name, which is unique within the library.
     displays : mapping of str to callable
         Types of displays that are no displays: what the notebook does with each, called with its content.
+    objects_go_along : bool
+        Whether all objects in which the library keeps settings go along, those apart that `reduce` has a word on. By default `states`
+        alone do.
     """
 
     settings: ClassVar[Mapping[str, Setting]] = {}
     displays: ClassVar[Mapping[str, Callable[[Any], object]]] = {}
+    objects_go_along: ClassVar[bool] = False
 
     def reduce(self, obj: Any) -> Any:
         """Return how `obj` is pickled, as ``__reduce_ex__`` does; ``NotImplemented`` for what is not the library's. Asked often."""

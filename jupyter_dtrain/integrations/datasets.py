@@ -76,6 +76,8 @@ def is_in_order(dataset: Any) -> bool:
 class Datasets(Integration):
     """Streams in order say where they are."""
 
+    objects_go_along = True
+
     def position(self, dataset: object) -> Position | None:
         """Return where a stream is."""
         kind = getattr(sys.modules.get("datasets"), "IterableDataset", None)

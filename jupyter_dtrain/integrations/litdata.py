@@ -18,6 +18,8 @@ from .base import Integration, RunScope
 class LitData(Integration):
     """Streams see one process."""
 
+    objects_go_along = True
+
     @contextmanager
     def run_scope(self, run: RunScope) -> Iterator[None]:
         """Let streams see one process until the end of the ``with`` block."""

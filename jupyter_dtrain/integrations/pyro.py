@@ -42,6 +42,8 @@ def _become(obj: Any, attributes: dict[str, Any]) -> None:
 class Pyro(Integration):
     """Its store of parameters goes along with every cell."""
 
+    objects_go_along = True
+
     def reduce(self, obj: Any) -> Any:
         """Return how the store reduces."""
         return reduced_state(obj)

@@ -99,6 +99,15 @@ def reduced_by_library(obj: Any) -> Any:
     return NotImplemented
 
 
+def keeps_its_objects(package: str) -> bool:
+    """Return whether of the objects of a library's own only those go along which its integration names."""
+    return any(
+        not integration(library).objects_go_along
+        for library in list(_known)
+        if library.partition(".")[0] == package and library in sys.modules
+    )
+
+
 def process_attributes(obj: object) -> frozenset[str]:
     """Return the attributes of an object of a library that mean nothing in another process."""
     for library in _known:

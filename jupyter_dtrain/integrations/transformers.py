@@ -39,6 +39,8 @@ def _read(model: Any, state: dict[str, Any]) -> None:
 class Transformers(Integration):
     """A model that is read from a pickle enters itself in the table."""
 
+    objects_go_along = True
+
     def reduce(self, obj: Any) -> Any:
         """Return how a model reduces."""
         return reduced_pretrained(obj) if isinstance(obj, nn.Module) and is_pretrained(obj) else NotImplemented

@@ -71,6 +71,8 @@ class CellMagic:
         with interrupted_before_the_cell("while the cell's values were packed"):
             bundle = self._packed(options, names)
         output = CellOutput(self._session.run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
+        for sentence in bundle.lines:
+            output.say(sentence)
         origin, result = origin_of_cell(shell), None
         try:
             with busy(shell):

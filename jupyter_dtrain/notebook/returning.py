@@ -9,6 +9,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from ..analysis.code_objects import keep_text
 from ..capture.bundle import unpack
 from ..errors import CellInterrupted
+from ..serialization.library_placing import said
 from ..serialization.unpickler import Unpacker
 from ..system.interpreter import Interrupts
 from .kernel import cell_names
@@ -48,6 +49,8 @@ def bring_home(
                 output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
             for name, reason in unread.items():
                 output.say(f"{name!r} stays on the engines, it cannot be read here: {reason}")
+            for line in said(on_engine=False):
+                output.say(line)
             if result.first.states_missing:
                 output.say(_missing(result.first, result.task.strategy.name))
             if result.first.surroundings is not None and (withheld := result.first.surroundings.withheld):

@@ -12,9 +12,8 @@ import importlib
 import re
 import sys
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +23,13 @@ from typing import Any
 import torch
 
 from ..analysis.code_objects import installed_folders
+from ..analysis.imports import brought
 from ..integrations.registry import states_of_libraries
 from .library_text import EMPTY, first_values, set_by_conditions, shared_by_all
 
 Place = tuple[str, str, str]  # a module, a class in it or "", and the name
 
-_EVERYBODYS = frozenset(
+EVERYBODYS = frozenset(
     {"torch", "numpy", "pandas", "pyarrow", "scipy", "matplotlib", "cloudpickle", "traitlets", "tqdm", "psutil", "zmq", "tornado", "comm"}
     | {"IPython", "ipykernel", "ipyparallel", "ipywidgets", "anywidget", "jupyter_client", "jupyter_core", "matplotlib_inline"}
     | {"wandb", "mlflow", "dask", "distributed", "tensorboard", __name__.partition(".")[0], "__main__", "__mp_main__", "tests", "pytest"}
@@ -57,8 +57,8 @@ class LibraryState:
     place : tuple of str
     held : object
         The items of a container or the attributes of a thread-local there, or else the value itself.
-    kind : {"items", "entries", "attributes", "value"}
-        Entries are put beside those that are there.
+    kind : {"items", "entries", "attributes", "value", "object"}
+        Entries are put beside those that are there. An object is the library's own, and may have been put at another place.
     """
 
     place: Place
@@ -69,24 +69,24 @@ class LibraryState:
         return _placed, (self.place, self.kind), self.held, None, None, _put
 
 
-def library_states(objects: Iterable[object] = (), *, also: Iterable[Place] = ()) -> list[Any]:
-    """Return what is other than at first in the libraries that `objects` belong to, and what is at the places `also`."""
+def library_states(objects: Iterable[object] = (), *, also: Iterable[Place] = (), but: Container[Place] = ()) -> list[Any]:
+    """Return what is other than at first in the libraries that `objects` belong to, and what is at the places `also`, `but` for some."""
     if _apart:
         return []
     modules = sys.modules.copy()
     found: list[Any] = [*states_of_libraries(), *_own_entries()]
     places: dict[Place, None] = dict.fromkeys(also)
     for package in packages_of(objects):
-        for module in _modules_of(package, modules):
-            places.update(dict.fromkeys(_changed(module)))
+        for module in modules_of(package, modules):
+            places.update(dict.fromkeys(place for place in _changed(module) if place not in but))
     states = (state for place in places if (state := _state_at(place)) is not None)
-    return [*found, *(state for state in states if _stay.get(state.place) != _like(state))]
+    return [*found, *(state for state in states if not stays_here(state))]
 
 
 def _own_entries() -> Iterator[LibraryState]:
     for place in _OPEN_TO_ALL:
         registry = getattr(sys.modules.get(place[0]), place[2], {})
-        own = {key: value for key, value in registry.items() if any(map(_is_the_notebooks, key if isinstance(key, tuple) else (key,)))}
+        own = {key: value for key, value in registry.items() if any(map(is_the_notebooks, key if isinstance(key, tuple) else (key,)))}
         if own:
             yield LibraryState(place, own, "entries")
 
@@ -99,7 +99,22 @@ def packages_of(objects: Iterable[object]) -> list[str]:
     homes = {getattr(kind, "__module__", None) for kind in kinds}
     homes.update(getattr(obj, "__name__" if type(obj) is ModuleType else "__module__", None) for obj in objects if type(obj) in named)
     packages = {home.partition(".")[0] for home in homes if isinstance(home, str)}
-    return sorted(packages - _EVERYBODYS - sys.stdlib_module_names)
+    return sorted(packages - EVERYBODYS - sys.stdlib_module_names)
+
+
+def stays_here(state: LibraryState) -> bool:
+    """Return whether `state` cannot be sent."""
+    return state.place in _stay and _stay[state.place] == _like(state)
+
+
+def is_apart() -> bool:
+    """Return whether nothing is put into libraries."""
+    return _apart
+
+
+def is_of_the_process(name: str, value: object) -> bool:
+    """Return whether `value`, called so, says what a library has done in this process."""
+    return (value is None or issubclass(type(value), int)) and _OF_THE_PROCESS.search(name) is not None
 
 
 def stays(states: Iterable[object]) -> None:
@@ -112,59 +127,28 @@ _stay: dict[Place, Any] = {}
 
 def _like(state: LibraryState) -> Any:
     """Return what tells whether something else is at the place of `state` than before."""
+    if state.kind == "object":
+        with suppress(AttributeError):
+            return [id(state.held), *map(id, object.__getattribute__(state.held, "__dict__").values())]
+        return id(state.held)
     return [*map(id, state.held.values() if isinstance(state.held, dict) else state.held)] if state.kind != "value" else id(state.held)
-
-
-# -- objects that share their attributes with their class ------------------------------------------------------------
-
-
-def reduced_state(obj: object) -> Any:
-    """Return how an object reduces whose attributes are those of its class (a Borg)."""
-    if _apart:  # what this process's ranks are is nothing to the notebook's class
-        return NotImplemented
-    kind = type(obj)
-    known = _dicts_of_classes.get(id(kind))  # a weak dict would take as long as all else
-    if known is None or known[0]() is not kind:
-        dicts = ((base, name) for base in kind.__mro__ for name, value in vars(base).items() if type(value) is dict)
-        named = tuple(base_and_name for base_and_name in dicts if base_and_name[1] != "__annotations__")
-        known = _dicts_of_classes[id(kind)] = weakref.ref(kind), named
-    if known[1]:
-        own = getattr(obj, "__dict__", None)
-        found = next((pair for pair in known[1] if isinstance(own, dict) and vars(pair[0]).get(pair[1]) is own), None)
-        if found is not None:
-            return _sharing, (kind, *found), {**own}, None, None, _share  # type: ignore[dict-item]
-    return NotImplemented
-
-
-_dicts_of_classes: dict[int, tuple[weakref.ref[type], tuple[tuple[type, str], ...]]] = {}
-
-
-def _sharing(kind: Any, base: Any, name: str) -> Any:
-    obj = kind.__new__(kind)
-    if _apart:
-        return obj
-    shared = vars(base)[name]
-    _note((base.__module__, base.__qualname__, name))
-    obj.__dict__ = shared
-    return obj
-
-
-def _share(obj: Any, attributes: dict[str, Any]) -> None:
-    own = vars(obj)
-    own.clear()
-    own.update(attributes)
 
 
 # -- where and what --------------------------------------------------------------------------------------------------
 
 
-def _modules_of(package: str, modules: dict[str, ModuleType]) -> Iterator[ModuleType]:
+def modules_of(package: str, modules: dict[str, ModuleType]) -> Iterator[ModuleType]:
+    """Yield those of `modules` that belong to `package`, unless it lies beside the notebook."""
     if _lies_beside(modules.get(package)):
         return  # it goes along as it is
-    beginning = package + "."
-    for name, module in modules.items():
-        if (name == package or name.startswith(beginning)) and isinstance(module, ModuleType):
-            yield module
+    known = _names.get(package)
+    if known is None or known[0] != len(modules):
+        beginning = package + "."
+        known = _names[package] = len(modules), [name for name in modules if name == package or name.startswith(beginning)]
+    yield from (module for name in known[1] if isinstance(module := modules.get(name), ModuleType))
+
+
+_names: dict[str, tuple[int, list[str]]] = {}  # of the modules of a library, by how many modules there are: thousands, of all libraries
 
 
 def _lies_beside(module: ModuleType | None) -> bool:
@@ -194,10 +178,10 @@ def _is_other(name: str, first: Any, now: Any) -> bool:
     if isinstance(first, _CONTAINERS) and first and kind is type(first):
         return _differ(now, first) and not any(_is_code(item) for item in items)
     if issubclass(kind, _CONTAINERS):
-        return any(not _is_code(item) or _is_the_notebooks(item) for item in items)
+        return any(not _is_code(item) or is_the_notebooks(item) for item in items)
     if first is EMPTY or _is_code(now):  # an object of its own, which may be as it was
         return False
-    if (now is None or issubclass(kind, int)) and _OF_THE_PROCESS.search(name):
+    if is_of_the_process(name, now):
         return False
     return kind is not type(first) or _differ(now, first)
 
@@ -206,7 +190,7 @@ def _is_code(value: object) -> bool:
     return issubclass(type(value), _CODE)
 
 
-def _is_the_notebooks(code: Any) -> bool:
+def is_the_notebooks(code: Any) -> bool:
     """Return whether a function or a class is no library's: a callback, an entry in a registry."""
     if isinstance(code, MethodType | BuiltinFunctionType) and not isinstance(code.__self__, ModuleType | type | None):
         code = type(code.__self__)
@@ -222,11 +206,12 @@ def _differ(now: Any, first: Any) -> bool:
         return True
 
 
-def _owner(place: Place) -> Any:
+def owner_of(place: Place) -> Any:
+    """Return the module or the class that a place is in, ``None`` where there is none."""
     module, kind, _ = place
     found = sys.modules.get(module)
     if found is None:
-        with suppress(Exception):
+        with brought(), suppress(Exception):
             found = importlib.import_module(module)
     for part in kind.split(".") if kind else ():
         found = getattr(found, part, None)
@@ -234,10 +219,12 @@ def _owner(place: Place) -> Any:
 
 
 def _state_at(place: Place) -> LibraryState | None:
-    owner = _owner(place)
+    owner = owner_of(place)
     now = getattr(owner, "__dict__", {}).get(place[2], _MISSING)
     if now is _MISSING:
         return None
+    if place in _objects:
+        return LibraryState(place, now, "object")
     if isinstance(now, threading.local):
         return LibraryState(place, dict(vars(now)), "attributes")
     if type(now) in _CONTAINERS:
@@ -254,12 +241,19 @@ def _put(state: LibraryState, held: Any) -> None:
     state.held = held
     if _apart:
         return
-    owner = _owner(state.place)
+    owner = owner_of(state.place)
     if owner is None:
         return
-    _note(state.place)
     name = state.place[2]
     now = vars(owner).get(name, _MISSING)
+    if state.kind == "object":
+        if _before is not None and now is not _MISSING:
+            _before.setdefault(state.place, LibraryState(state.place, now, "object"))
+            _objects[state.place] = held
+        if now is not held:
+            setattr(owner, name, held)
+        return
+    note_place(state.place)
     if state.kind == "attributes" and isinstance(now, threading.local):
         vars(now).clear()
         vars(now).update(held)
@@ -277,10 +271,12 @@ def _put(state: LibraryState, held: Any) -> None:
 # -- an engine's own -------------------------------------------------------------------------------------------------
 
 _before: dict[Place, LibraryState | None] | None = None
+_objects: dict[Place, Any] = {}  # that came with a cell
 _apart = False
 
 
-def _note(place: Place) -> None:
+def note_place(place: Place) -> None:
+    """Note what is at `place` before something is put there."""
     if _before is not None and place not in _before:
         _before[place] = _state_at(place)
 
@@ -301,6 +297,7 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
     """
     global _before, _apart
     _before, _apart = {}, apart
+    _objects.clear()
     told: list[object] = []
     try:
         yield told.extend
@@ -309,8 +306,9 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
         with suppress(Exception):
             modules = sys.modules.copy()
             for package in packages_of(told):
-                for module in _modules_of(package, modules):
+                for module in modules_of(package, modules):
                     _forget(module, noted)
+        _objects.clear()
         for state in noted.values():
             with suppress(Exception):
                 if state is not None:
@@ -318,8 +316,17 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
 
 
 def arrived() -> list[Place]:
-    """Return the places of libraries into which something was put that came with the cell."""
-    return [place for place in _before or () if place not in _OPEN_TO_ALL]
+    """Return the places of libraries into which something was put that came with the cell; of an object's, if it has another now."""
+    return [place for place in _before or () if place not in _OPEN_TO_ALL and not (place in _objects and _has(place, _objects[place]))]
+
+
+def has_come(place: Place) -> bool:
+    """Return whether an object came with the cell that is at `place`."""
+    return place in _objects
+
+
+def _has(place: Place, obj: object) -> bool:
+    return vars(owner_of(place)).get(place[2]) is obj
 
 
 def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None:

@@ -111,6 +111,10 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self._references[id(vars(module))] = reference
         self.globals_ref[id(vars(module))] = vars(module)
 
+    def refer(self, references: Mapping[int, Reference | None]) -> None:
+        """Write these for the objects with the ids; ``None``: the object itself, which is nobody's that one would ask for."""
+        self._references.update({key: reference for key, reference in references.items() if key not in self._references})
+
     def packed(self) -> Packed:
         """Return everything pickled so far."""
         release_written()

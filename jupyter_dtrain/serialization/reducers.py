@@ -27,7 +27,6 @@ from .attribute_reducers import as_it_was, goes_by_attributes, module_of_layers
 from .cached_functions import is_notebooks, reduced_cached
 from .container_reducers import reduced_container, reduced_own, set_attributes
 from .custom_reduce import leaves_out, reduced_as_it_is
-from .library_state import reduced_state
 from .locks import reduced_lock
 from .module_reducers import itself, reduced_python_module
 from .open_files import reduced_file
@@ -40,6 +39,7 @@ from .python_reducers import (
     reduced_value,
 )
 from .registries import registered
+from .shared_attributes import reduced_sharing
 from .shared_tensors import reduced_array
 from .shared_values import reduced_shared_value
 from .stand_ins import is_found_by_name, named, stands_for
@@ -119,7 +119,7 @@ def forgets(obj: object, name: str) -> bool:
 
 _CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_state),
+    *(reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_sharing),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,

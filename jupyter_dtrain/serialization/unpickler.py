@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from IPython import get_ipython
 
+from .library_objects import LIBRARYS
+from .library_placing import Placing
 from .pickler import NOTEBOOKS_OPEN, Packed, Reference
 from .shared_tensors import in_shared_memory
 
@@ -51,25 +53,30 @@ class Unpacker(pickle.Unpickler):
         self._made: dict[int, Any] = {}
         self._devices: dict[Any, torch.device] = {}
         self._modules: dict[str, ModuleType] = {}
+        self._librarys = Placing()
 
     def load(self) -> Any:
         """Return the next graph."""
         builtins = self._namespace.get("__builtins__")
         try:
-            return super().load()
+            found = super().load()
+            self._librarys.fill()
+            return found
         finally:
             if builtins is not None:  # cloudpickle's functions put their own there
                 self._namespace["__builtins__"] = builtins
 
     def follow(self, other: Unpacker) -> None:
         """Go on with what `other` has made."""
-        self._made, self._devices, self._modules = other._made, other._devices, other._modules
+        self._made, self._devices, self._modules, self._librarys = other._made, other._devices, other._modules, other._librarys
 
     def persistent_load(self, pid: Reference) -> object:
         """Return what a reference stands for."""
         kind, value = pid
         if kind == "namespace":
             return self._namespace
+        if kind == LIBRARYS:
+            return self._librarys.object_at(*value)
         if kind == "known":
             return self._known[value]
         if kind == "known globals":

@@ -371,6 +371,34 @@ def test_a_run_that_ended_detached_goes_on_from_a_checkpoint(two, new_notebook):
     assert waiting(run.runs) == [], "these were of an end that is none"
 
 
+@pytest.mark.long
+def test_settings_in_objects_of_a_library_outlast_the_kernel_an_engine_and_the_run(new_notebook, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("installed")
+    (folder / "kept_lib.py").write_text(
+        "from types import SimpleNamespace\nsettings = SimpleNamespace(gain=1.0, steps=0, epochs=[])\n"
+        "def count(number=1):\n    settings.steps += number\n    settings.gain *= 0.99\n"
+    )
+    installed = f"import sys\nsys.path.insert(0, {str(folder)!r})\nimport kept_lib"
+    counts = f"{installed}\nkept_lib.settings.gain = 3.0\nslowly = pace\ndef pace():\n    kept_lib.count()\n    slowly()"
+    cell = CELL + "    kept_lib.settings.epochs.append((kept_lib.settings.steps, kept_lib.settings.gain))\n"
+    run = Detached(new_notebook(), LINE.replace("--detach", "--detach --checkpoint-every 50").replace(CELL, cell), pace=SLOW + counts)
+    run.wait_for_step(40)
+    run.kill_kernel()
+    run.wait_for_step(70)
+    run.kill_an_engine()
+    run.wait_for_end()
+    gains, expected = 3.0, []
+    for step in range(1, STEPS + 1):
+        gains *= 0.99
+        if step % 25 == 0:
+            expected.append((step, gains))
+    for line in ("%distribute attach", "%distribute resume digits@100"):
+        other, _ = opened(new_notebook, run.notebook.folder)
+        other.run(installed)
+        other.run(line)
+        assert other.value("kept_lib.settings.epochs, kept_lib.settings.steps") == (expected, STEPS)
+
+
 def test_there_is_nothing_to_attach_to(new_notebook):
     notebook = new_notebook()
     notebook.run("%load_ext jupyter_dtrain")

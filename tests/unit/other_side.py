@@ -24,6 +24,8 @@ from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.cell_results import CellResults
 from jupyter_dtrain.engine.task import Outcome
 from jupyter_dtrain.notebook.results import apply_outcome
+from jupyter_dtrain.serialization.library_firsts import firsts_noted
+from jupyter_dtrain.serialization.library_placing import objects_left_as_they_were
 from jupyter_dtrain.serialization.library_state import left_as_it_was
 from jupyter_dtrain.serialization.pickler import Packed
 from jupyter_dtrain.serialization.unpickler import Unpacker
@@ -96,7 +98,7 @@ def run(
     _modules.refresh(Path.cwd())
     blobs = BlobFolder(folder)
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    with left_as_it_was() as clean_up:
+    with objects_left_as_they_were(), firsts_noted([source]), left_as_it_was() as clean_up:
         values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace, device_for=lambda _: torch.device("cpu")))
         namespace.update(values)
         connect_schedulers(tracked)

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 import torch
 
+from jupyter_dtrain.analysis.imports import modules_beside
 from jupyter_dtrain.analysis.names import find_names
-from jupyter_dtrain.capture.bundle import modules_beside, pack
+from jupyter_dtrain.capture.bundle import pack
 from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.errors import CaptureError
 from tests.unit.other_side import CellFailed

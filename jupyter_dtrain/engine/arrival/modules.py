@@ -26,8 +26,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ...analysis.imports import Stamp, stamp_of
-from ...capture.bundle import modules_beside
+from ...analysis.imports import Stamp, modules_beside, stamp_of
 from ...capture.library_patches import original
 from ...serialization.stand_ins import stands_for
 
