@@ -38,6 +38,7 @@ def keep(lab):
     expect(pinned(lab)).to_have_count(before + 1)
 
 
+@pytest.mark.long
 def test_checkpoints_are_kept_and_used_while_the_cell_runs_and_after_it(open_lab, screenshot):
     lab = open_lab(cells.SETUP, TRAIN)
     lab.open_sidebar()

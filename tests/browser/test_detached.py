@@ -15,6 +15,7 @@ AFTER = "len(model.weight), loss.item() >= 0"
 setup, train, after, attach = range(4)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_while_its_kernel_restarts_and_is_followed_and_stopped_by_the_next(open_lab):
     lab = open_lab(cells.SETUP, TRAIN, AFTER)
     lab.open_sidebar()

@@ -26,6 +26,7 @@ def test_a_notebook_without_the_extension_says_how_to_begin(open_lab):
     assert lab.cut_off() == []
 
 
+@pytest.mark.long
 def test_a_page_without_a_notebook_asks_for_one(open_lab):
     lab = open_lab("1 + 1")
     lab.open_sidebar()

@@ -69,6 +69,7 @@ def engines(lab):
     return [psutil.Process(int(number)) for number in re.findall(r"process (\d+)", titles)]
 
 
+@pytest.mark.long
 def test_engines_started_in_the_sidebar_run_cells_also_after_one_that_fails(lab):
     start_engines(lab, 2)
     started = engines(lab)

@@ -29,6 +29,7 @@ final = loss.item()
 setup, train, long = range(3)
 
 
+@pytest.mark.long
 def test_trials_are_seen_side_by_side_and_stopped(open_lab, screenshot):
     lab = open_lab(SETUP, TRAIN.replace("EPOCHS", "8"), TRAIN.replace("EPOCHS", "10**6"))
     lab.open_sidebar()

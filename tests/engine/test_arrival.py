@@ -71,6 +71,7 @@ def test_what_is_stopped_while_another_engine_starts_has_ended(disturb, name):
         cluster.stop()
 
 
+@pytest.mark.long
 def test_a_stopped_guard_keeps_no_engine_from_being_restarted():
     cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     try:

@@ -279,6 +279,7 @@ def test_engines_start_without_the_process_that_they_are_forked_from(mark):
     assert processes_with(mark) == []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="engines are forked on Linux only")
 def test_an_engine_is_ended_while_it_is_being_forked():
     cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))

@@ -138,7 +138,7 @@ def check(setup: str, program: str, step: int = 1) -> None:
         assert again.namespace["trace"] == expected, f"after {killed.places[index]}"
 
 
-@pytest.mark.parametrize(("loader", "loop"), in_turn([name for name in LOADERS if name != "with workers"], LOOPS, share=2))
+@pytest.mark.parametrize(("loader", "loop"), in_turn([name for name in LOADERS if name != "with workers"], LOOPS))
 def test_at_every_batch(loader, loop):
     check(f"{SETUP}loader = {LOADERS[loader]}\n", LOOPS[loop])
 

@@ -128,6 +128,7 @@ def exchanged_otherwise(run: Run) -> list[bool]:
         return exchanged(run, run.rank == 0)
 
 
+@pytest.mark.long
 def test_parts_of_different_sizes_are_there_for_all_who_want_them(ranks):
     assert ranks.call(3, exchanged, True) == ranks.call(3, exchanged, False) == [[True] * 4] * 3
     assert ranks.call(3, exchanged_otherwise) == [[True] * 4] * 3

@@ -24,6 +24,7 @@ def test_the_cell_comes_to_what_it_comes_to_with_all_of_it_on_each_engine(divide
     assert difference(divided.notebook.value(ROUNDED), two.notebook.value(ROUNDED)) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_is_killed(divided, rank):
     cell = divided.start("--strategy tensor")

@@ -32,6 +32,7 @@ def test_both_engines_at_once(two):
     assert "Lost ranks 0, 1 (their processes have ended): resuming from step " in two.finish(cell)
 
 
+@pytest.mark.long
 def test_one_after_the_other(two):
     cell = two.start()
     two.wait_for_step(60, cell)
@@ -94,6 +95,7 @@ IMPORTS_ON_TIME = "Arrival.of = of; on_time.set()"
 LATE_AT = {"it registers": (LATE, ON_TIME), "it imports": (IMPORTS_LATE, IMPORTS_ON_TIME)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("lost", "when"),
     [
@@ -211,6 +213,7 @@ WorkerGroup.rendezvous = one_dies
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "reason"),
     [("engine-0", "rank 0 (its process"), pytest.param("controller", "ranks 0, 1 (the controller of the engines", marks=pytest.mark.long)],

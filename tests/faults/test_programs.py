@@ -65,6 +65,7 @@ def assert_usable(notebook):
     assert notebook.run("%%distribute --engines 2\n1 + 1").result == "2"
 
 
+@pytest.mark.long
 def test_it_goes_on_without_a_controller(notebook, begun):
     cell = begun(200)
     kill(notebook, "controller")

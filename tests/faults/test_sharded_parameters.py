@@ -20,6 +20,7 @@ def test_an_engine_is_killed(two, rank):
     assert f"Lost rank {rank} (its process has ended): resuming from step " in two.finish(cell)
 
 
+@pytest.mark.long
 def test_all_engines_are_killed(two):
     cell = two.start("--strategy zero3")
     two.wait_for_snapshot(cell)

@@ -43,6 +43,7 @@ def notebook(module_notebook):
     return opened
 
 
+@pytest.mark.long
 def test_ranks_that_wait_for_ever_are_told_by_their_lines(notebook):
     cell = notebook.start(STUCK)
     notebook.wait(lambda: "Nothing has happened for " in cell.stderr or not cell.running, "the lines", cell)

@@ -54,6 +54,7 @@ def begun(notebook, *, pace):
     return cell, {float(lr): int(pid) for lr, pid in re.findall(r"\[lr=(\S+)\] process (\d+)", cell.stdout)}
 
 
+@pytest.mark.long
 def test_an_engine_of_each_trial_in_turn(trying):
     trying.run(SETUP + "PACE = 0")
     trying.run(LINE + CELL)

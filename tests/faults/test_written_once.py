@@ -164,6 +164,7 @@ with wandb.init(project="p", mode="offline") as run:
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_a_run_that_an_open_with_has_begun_is_one_run(two, rank):
     notebook = two.notebook
@@ -195,6 +196,7 @@ TEMPORARY = textwrap.dedent("""
 """)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", one_of(2, [0, 1]))
 def test_temporary_folders_are_there_for_who_goes_on_and_gone_at_the_end(two, rank, tmp_path):
     notebook = two.notebook

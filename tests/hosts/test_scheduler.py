@@ -94,6 +94,7 @@ def test_where_the_jobs_log_is_seen_it_is_read(notebook, slurm, lab):
     assert not list(lab.folder.glob("jupyter-dtrain-*"))
 
 
+@pytest.mark.long
 def test_inside_an_allocation_its_nodes_are_used(notebook, slurm, expected):
     """As ``salloc`` and batchspawner have it: the notebook knows the job that it is in."""
     number = slurm.run("sbatch", "--parsable", "-N2", "-n2", "--output=/dev/null", "--wrap=sleep 600").strip()
@@ -125,6 +126,7 @@ def test_a_job_out_of_time_ends_the_cell_with_that(notebook, slurm):
     assert "is out of time: its limit was 00:01:00" in cell.error[1]
 
 
+@pytest.mark.long
 def test_a_job_that_is_cancelled_ends_the_cell_with_that(notebook, slurm):
     notebook.run(SETUP)
     cell = notebook.start(f"%%distribute --launcher slurm -n 2 --nodes 2\n{ENDLESS}")

@@ -110,6 +110,7 @@ def test_the_engines_are_told_by_host(notebook):
     assert "h2" in shown
 
 
+@pytest.mark.long
 def test_a_tensor_goes_to_each_host_once(notebook, lab):
     """Both engines of h2 have it from one copy, and a rerun sends nothing."""
     notebook.run("%distribute start --hosts h1:1,h2:2")
@@ -170,6 +171,7 @@ def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(n
     assert steps_logged(lab[1]) == list(range(1, 61))
 
 
+@pytest.mark.long
 def test_an_interrupt_stops_all_hosts_after_a_step(notebook, running, expected):
     cell, pids = running("h1:1,h2:1")
     notebook.interrupt()
@@ -271,6 +273,7 @@ def test_what_is_left_runs_the_next_cell(notebook, expected):
     assert_same(notebook, expected[0])
 
 
+@pytest.mark.long
 def test_the_host_of_rank_0_is_switched_off(notebook, lab, running, expected):
     cell, _ = running("h3:1,h1:1")
     began = time.monotonic()

@@ -64,6 +64,7 @@ def started(notebook, hosts, *, epoch, pause=0.1, options=""):
     return cell, pids
 
 
+@pytest.mark.long
 def test_what_the_cell_reads_of_the_optimizer_is_whole(notebook):
     notebook.run(WIDE + READING)
     expected, seen = state(notebook), notebook.value("seen")

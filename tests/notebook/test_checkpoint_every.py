@@ -71,6 +71,7 @@ def test_each_multiple_has_one(notebook, line, cell, steps):
     assert steps_on_disk(notebook.folder) == steps
 
 
+@pytest.mark.long
 def test_a_kernel_that_hears_of_all_of_them_at_once(notebook):
     kernel = notebook.process
     cell = notebook.start(f"%%distribute --engines 2 --device cpu --checkpoint-every 5 --keep-checkpoints 9{STOPPED}")

@@ -134,6 +134,7 @@ def test_a_cluster_whose_folders_the_system_has_removed_is_replaced(own_notebook
     assert_all_gone(notebook, processes)
 
 
+@pytest.mark.long
 def test_the_sidebar_starts_and_stops_the_cluster(own_notebook):
     notebook = own_notebook
     notebook.run("%distribute stop")
@@ -171,6 +172,7 @@ def test_an_interrupt_while_the_cluster_starts(own_notebook, in_background):
 # -- when something dies -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", one_of(2, [1, 0]))
 def test_an_engine_that_dies_whatever_is_done_ends_the_cell(own_notebook, rank):
     """One that is killed from outside is replaced: tests/faults."""
@@ -248,6 +250,7 @@ os.fstat(sys.stdout.fileno())
 """
 
 
+@pytest.mark.long
 def test_the_files_of_output_are_there_on_all_ranks(own_notebook):
     own_notebook.run("%distribute stop\nimport os\nos.environ.pop('PYTEST_CURRENT_TEST', None)")  # where it is, ipykernel has none
     assert own_notebook.run(FILES).result == "('UTF-8', False)"

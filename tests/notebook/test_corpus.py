@@ -62,13 +62,13 @@ def difference(first: dict[str, object], second: dict[str, object], tolerance: f
 
 # fmt: off
 AGAIN = {
-    "adversarial", "attention_seq2seq", "autoencoder", "byol_moco", "captioning", "char_rnn", "class_weights",
-    "compiled", "contrastive", "custom_losses", "dcgan", "detection", "diffusion", "domain_adversarial", "dqn",
-    "early_stopping", "flow", "gan_combined", "gradient_flow", "gru_hidden", "hand_sgd", "hyperparameter_search",
+    "adversarial", "attention_seq2seq", "autoencoder", "byol_moco", "captioning", "char_rnn", "callbacks_by_name", "class_weights",
+    "compiled", "compiled_in_checkpoints", "contrastive", "custom_losses", "dcgan", "detection", "diffusion", "domain_adversarial", "dqn",
+    "early_stopping", "energy_model", "flow", "gan", "gan_combined", "gradient_flow", "gru_hidden", "hand_sgd", "hyperparameter_search",
     "knowledge_distillation", "learner_callbacks", "logging_setup", "loss_in_forward", "masked_lm", "mixup",
     "mnist_dropout2d", "modern_recipe", "multi_task", "namedtuple_batches", "policy_gradient", "ppo",
     "ranking_multilabel", "regression_metrics", "resnet", "rnn_steps", "samplers_that_draw", "scripted_functions",
-    "seq2seq_cell_loop", "siamese_triplet", "sklearn_metrics", "step_functions", "stochastic_depth",
+    "seq2seq", "seq2seq_cell_loop", "siamese_triplet", "sklearn_metrics", "step_functions", "stochastic_depth",
     "train_loss_break", "trainer_class", "transfer_learning", "transformer_dropout", "unet_dice", "vae_kl_attribute",
     "vae_sum_loss", "wgan_gp", "word2vec",
 }

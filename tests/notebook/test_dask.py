@@ -68,6 +68,7 @@ integration._future = slow
 """
 
 
+@pytest.mark.long
 def test_a_future_of_the_cell_is_there_when_the_notebook_reads_it_late(with_client):
     notebook = with_client
     notebook.run(SLOW)

@@ -18,7 +18,11 @@ def snippets(page: Path) -> list[str]:
 PAGES = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))) if snippets(page)]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+# Of features whose own tests run each time: `pytest -m long` runs these.
+LONG = {"strategies.md", "data.md", "trials.md", "memory.md", "faults.md", "runs.md", "exact.md"}
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=page.name, marks=pytest.mark.long if page.name in LONG else ()) for page in PAGES])
 def test_every_snippet_runs(page, new_notebook):
     notebook = new_notebook()
     for snippet in snippets(page):

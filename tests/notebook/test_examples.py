@@ -29,6 +29,7 @@ def train(opened: Notebook, example: nbformat.NotebookNode) -> list[float]:
     return [*accuracies(printed["train"]), 100 * int(found[1]) / int(found[2])]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_notebook_learns_the_same_without_its_magic(new_notebook):

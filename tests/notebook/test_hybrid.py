@@ -35,6 +35,7 @@ def test_cell_after_cell_in_any_strategy(notebook):
     assert (0, 128) in kept[0] or (0, 6) in kept[0]
 
 
+@pytest.mark.long
 def test_a_loop_and_a_checkpoint_of_it_on_other_meshes(notebook):
     check_a_loop_and_a_checkpoint_of_it(
         notebook, STAGES, "", "--strategy auto -n 3", "--mesh pp=2", "--mesh dp_shard=4", "--mesh dp=2,pp=2", name="stages"

@@ -146,6 +146,7 @@ def test_engines_that_compute_are_not_waited_for(notebook, client):
     busy.get(30)
 
 
+@pytest.mark.long
 def test_a_cluster_that_has_ended_is_said_so(notebook, client, ipcluster):
     stop(ipcluster)
     cell = notebook.fail("%distribute start --profile mine")

@@ -73,6 +73,7 @@ def test_a_cell_runs_on_two_engines_of_a_launcher_of_another_package(notebook):
     assert (notebook.value("model.weight.detach()") - expected).abs().max() < 1e-6
 
 
+@pytest.mark.long
 def test_later_cells_share_its_engines_until_another_launcher_is_asked_for(notebook):
     notebook.run("%distribute start -n 2 --device cpu --launcher toy")
     engines = notebook.engines()

@@ -32,6 +32,7 @@ def logging(notebook, tmp_path):
     notebook.run("mlflow.end_run()")
 
 
+@pytest.mark.long
 def test_a_run_of_the_notebook_goes_along(logging):
     logging.run("run = mlflow.start_run()\nmlflow.log_param('lr', 0.1)")
     cell = logging.run("%%distribute --engines 2\ntrain(log)\nprint(mlflow.active_run().info.run_id == run.info.run_id)")

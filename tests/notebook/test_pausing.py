@@ -159,6 +159,7 @@ def test_a_pause_lasts_until_the_run_is_to_go_on_and_changes_nothing(start, expe
         assert run.command(name) == (False, "No cell is running.")
 
 
+@pytest.mark.long
 def test_a_pause_survives_the_death_of_an_engine(start, expected):
     run = start()
     steps, reports = run.pause(), len(run.messages("device_use"))
@@ -173,6 +174,7 @@ def test_a_pause_survives_the_death_of_an_engine(start, expected):
     assert difference(run.notebook.value(STATE), expected) is None
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rank", one_of(2, [0, 1]))
 def test_an_engine_is_restarted_and_changes_nothing(start, expected, rank):
     run = start()
@@ -219,6 +221,7 @@ def test_a_restart_in_the_last_moment_of_a_run_is_done_behind_it(start, expected
     assert notebook.engines()[1] != run.pids[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["stop_run", "interrupt"])
 def test_a_paused_run_can_be_stopped(start, how):
     run = start()
@@ -313,6 +316,7 @@ def test_a_run_goes_back_to_a_checkpoint_and_on_from_it(start, expected, paused)
     )
 
 
+@pytest.mark.long
 def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, expected):
     run = start("--checkpoint-every 120 --keep-checkpoints 9 --name shelf", cell=TRAIN)
     run.finish()

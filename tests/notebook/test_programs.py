@@ -110,6 +110,7 @@ weight = accelerator.unwrap_model(model).weight.sum().item()
 LEAVE = "del accelerator, model, optimizer, loader"
 
 
+@pytest.mark.long
 def test_programs_leave_nothing_in_the_engines(data):
     """A library's own state outlives the process group: neither another such cell nor an ordinary one is to find it."""
     pytest.importorskip("accelerate")

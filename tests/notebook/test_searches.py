@@ -53,6 +53,7 @@ def recorded(notebook, last):
     return notebook.value("_runs")
 
 
+@pytest.mark.long
 def test_poor_trials_are_stopped_early_and_the_same_ones_on_any_engines(searching):
     searching.run(SETUP)
     cell = searching.run(f"%%distribute --engines 1 {LINE}" + CELL)

@@ -294,6 +294,7 @@ def assert_others_took_over(notebook, before):
     assert after[:2] != before[:2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("why", one_of(2, DEAF))
 def test_ranks_that_do_not_hear_an_interrupt_lose_no_step(notebook, why):
     notebook.run(SETUP + "\n%distribute start -n 3 --device cpu")

@@ -211,6 +211,7 @@ def test_what_several_trials_need_is_stored_once(trying):
     assert len(set(of_large)) == 1
 
 
+@pytest.mark.long
 def test_a_trial_of_several_engines_gives_the_same(trying):
     trying.run(SETUP + "lr = 0.1" + CELL)
     plain = trying.value(STATE)
@@ -229,6 +230,7 @@ def test_cells_with_and_without_trials_in_turn(trying):
     assert "2 engines" in trying.run("%distribute status").stdout
 
 
+@pytest.mark.long
 def test_debug_looks_at_the_trial_that_was_the_last_on_its_engine(trying):
     trying.run(SETUP)
     failing = "found = 10 * lr\nif {condition}:\n    raise ValueError(f'{{lr}} is bad')"

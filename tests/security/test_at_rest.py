@@ -76,6 +76,7 @@ def project(tmp_path):
     return tmp_path / "project"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", one_of(2, ["", "--keep-secrets"]))
 def test_a_token_is_not_on_the_disk_and_is_the_new_kernels_on_resume(new_notebook, project, options):
     mine, others, made = Variables(), Variables(), (project.parent / "given").read_text()
