@@ -13,7 +13,7 @@ on from its copy.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -40,12 +40,16 @@ class Held:
         The type of the device that it is on.
     trained : bool
         It is what an optimizer trains, or a gradient, which ranks otherwise hold alike.
+    read : callable, optional
+        Puts its bytes into a flat tensor, as they are nowhere together yet. A collective, in the order of all that are held; who does not
+        have it, or no room for it, gives nothing.
     """
 
     storage: torch.UntypedStorage
     rank: int
     device: str
     trained: bool = False
+    read: Callable[[torch.Tensor | None], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Staging:
         self._grow(starts[-1], of=left_out + sum(buffer.nbytes for buffer in packed.buffers))
         found = list(packed.buffers)
         for index, (start, buffer) in enumerate(zip(starts, packed.buffers, strict=False)):
-            if to_copy[index]:
+            if to_copy[index] and buffer.nbytes:
                 copy = self._memory[start : start + buffer.nbytes]
                 copy[...] = np.frombuffer(buffer, np.uint8)
                 found[index] = copy.data

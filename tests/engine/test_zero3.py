@@ -314,6 +314,9 @@ def snapshot_gradients(run: Run) -> list[bool]:
         for shard in sharded.store.shards():
             shard.cut_gradient()
         with sharded.full.standing_in() as apart:
+            for held in apart.held:
+                assert held.read is not None
+                held.read(torch.empty(0, dtype=torch.uint8).set_(held.storage) if held.rank == run.rank else None)
             own = {held.storage._cdata for held in apart.held if held.rank == run.rank}
             found = [p.grad for p in model.parameters() if p.grad is not None and p.grad.untyped_storage()._cdata in own]
             return [torch.equal(grad, torch.arange(float(grad.numel())).view(grad.shape) + grad.numel()) for grad in found]

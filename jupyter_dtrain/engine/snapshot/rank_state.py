@@ -115,6 +115,11 @@ class RankState:
         with self._strategy.as_it_is():
             return bytes_of_state(self._home.objects(), to_stage=to_stage)
 
+    @property
+    def is_put_together(self) -> bool:
+        """Whether what changes in training is put together in files, and needs no other memory."""
+        return self._strategy.is_put_together
+
     def position(self) -> Position | None:
         """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""
         return None if self._strategy.in_step else self._loops.position()

@@ -43,6 +43,7 @@ from ..telemetry.best_metric import Best
 from ..telemetry.emitter import Emitter
 from ..telemetry.notices import Notices
 from ..telemetry.observer import Observer
+from .put_together import FilledFiles
 from .rank_state import RankState, Snapshot
 
 UNASKED = 1 << 32
@@ -162,7 +163,7 @@ class Snapshots:
             self._ready_at = math.inf
             common = self._common(self._state.apart())
             num_bytes = self._state.num_bytes(to_stage=True) - (common.bytes_of_others(on_cpu=True) if common is not None else 0)
-            if num_bytes >= LARGE:
+            if num_bytes >= LARGE and not self._state.is_put_together:
                 self._begin(self._get_memory, num_bytes)
 
     def _get_memory(self, num_bytes: int) -> None:
@@ -251,19 +252,30 @@ class Snapshots:
             "If an engine dies, more steps are lost, and this checkpoint is not written."
         )
 
-    def _take(self, number: int, position: Position) -> tuple[Packed, bytes] | None:
-        """Return copies of the rank's state: of the cell's values, and a pickled :class:`Snapshot` without them.
+    def _take(self, number: int, position: Position) -> tuple[Packed, bytes, FilledFiles] | None:
+        """Return copies of the rank's state: of the cell's values, a pickled :class:`Snapshot` without them, and what is in files.
 
         ``None`` where the ranks are not at one place or do not hold the same.
         """
         self._emitter.flush()  # what is told after this is told again
-        with self._state.put_together(position, all_come=partial(self._control.all_come, number)) as apart:
-            saved = None if apart is None else self._saved(number, position, self._common(apart))
-            if saved is None:
-                return None
-            packed, snapshot = saved
-            copied = replace(packed, buffers=self._staging.copied(packed))  # here, as what was put together may be gone behind it
-            return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL)
+        files = FilledFiles(snapshot_blobs(self._folder, number), self._rank)
+        try:
+            with self._state.put_together(position, all_come=partial(self._control.all_come, number)) as apart:
+                if apart is None:
+                    return None
+                files.fill(apart.held)
+                common = self._common(apart)
+                saved = self._saved(number, position, common)
+                if saved is None:
+                    files.remove()
+                    return None
+                packed, snapshot = saved
+                packed = files.without(packed, common, snapshot.common)
+                copied = replace(packed, buffers=self._staging.copied(packed))  # here, as what was put together may be gone behind it
+                return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL), files
+        except BaseException:
+            files.remove()
+            raise
 
     def _saved(self, number: int, position: Position, common: Common | None) -> tuple[Packed, Snapshot] | None:
         if torch.cuda.is_initialized():  # from where copies come while the state is pickled
@@ -282,17 +294,19 @@ class Snapshots:
         self._is_shared_out &= are_alike or not same  # from the next one on each takes all of its own
         return same and are_alike
 
-    def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes) -> None:
+    def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes, files: FilledFiles) -> None:
         """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
         try:
             folder = snapshot_blobs(self._folder, taken.number)
-            parcel = to_parcel(packed, BlobFolder(folder, self._before, in_place=True))
+            blobs = BlobFolder(folder, self._before, in_place=True)
+            parcel = files.put_into(to_parcel(packed, blobs), blobs)
             snapshot: Snapshot = replace(pickle.loads(rest), parcel=parcel)
             file = snapshot_file(self._folder, taken.number, self._rank)
             write_whole(file, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
             self._before = [folder]
             taken = replace(taken, place=position.describe(), keys=parcel.keys)
         except Exception as error:
+            files.remove()
             self._say_not(error)
         self._tell(replace(taken, seconds=taken.seconds + time.thread_time()))
 

@@ -168,6 +168,11 @@ class Strategy(ABC):
         """Whether parameters, and what optimizers keep, are the same on all ranks but for what is `apart`: then one copies for all."""
         return False
 
+    @property
+    def is_put_together(self) -> bool:
+        """Whether what optimizers train is in parts on the ranks, and put together in the files of a snapshot."""
+        return False
+
     def as_it_is(self) -> AbstractContextManager[None]:
         """Let this thread see what objects hold as it is on this rank, without a collective, until the end of the ``with`` block."""
         return nullcontext()

@@ -1,14 +1,16 @@
 """Parameters, gradients and what optimizers keep of them, as one process has them: in a snapshot, and where they are returned.
 
-Nobody has all of it at once. For a snapshot each tensor is put together on one rank, which writes it for all; on the others something
-stands for it that takes no memory, and is written without its bytes (:mod:`...dedup`). So what is written is what any strategy writes, and
-a run can go on from it under another one, or on another number of engines. What is returned is put together on rank 0, one after the other.
+Nobody has all of it at once. For a snapshot each tensor is put together by one rank, which writes it for all, in the file where it is to
+lie (:mod:`...snapshot.put_together`); something stands for it that takes no memory, and is written without its bytes (:mod:`...dedup`). So
+what is written is what any strategy writes, and a run can go on from it under another one, or on another number of engines. What is
+returned is put together on rank 0, one after the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
 
@@ -16,6 +18,7 @@ from ...comm.collectives import exchange
 from ...dedup import Apart, Held, shared_out
 from ...timing import COMMUNICATION, Counted
 from .optimizers import ShardedSteps
+from .parameter import ParameterShard
 from .parameter_store import ParameterStore
 from .sharded_rows import give_back, quiet
 
@@ -38,7 +41,7 @@ class FullState:
 
     @contextmanager
     def standing_in(self) -> Iterator[Apart]:
-        """Let each tensor be whole on the rank that copies it, and on others what stands for it, until the end of the block. Collective."""
+        """Let there be what stands for each tensor, and who is to read all of it, until the end of the ``with`` block. Collective."""
         self._store.sync()
         with self._steps.quiet.on(), ExitStack() as stack:
             shards, sharded = self._store.shards(), self._steps.sharded()
@@ -47,48 +50,41 @@ class FullState:
             sizes = [shard.nbytes for shard in (*shards, *with_gradient)]
             owners = shared_out([*sizes, *kept], self._store.world_size, {})
             of_gradient = dict(zip((shard.number for shard in with_gradient), owners[len(shards) :], strict=False))
-            gradients = self._gathered(of_gradient)
             held: list[Held] = []
 
-            def hold(tensor: torch.Tensor, owner: int) -> None:
-                held.append(Held(tensor.untyped_storage(), owner, "cpu", trained=True))
+            def hold(tensor: torch.Tensor, owner: int, read: Callable[[torch.Tensor | None], None]) -> None:
+                held.append(Held(tensor.untyped_storage(), owner, "cpu", trained=True, read=partial(_read, tensor, read)))
 
-            with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+            with quiet(), torch.no_grad():
                 for shard, owner in zip(shards, owners, strict=False):
-                    numbers = shard.for_snapshot(is_owner=owner == self._store.rank)
-                    gradient = gradients.get(shard.number)
+                    numbers, rows_of_gradient, gradient = shard.for_snapshot(), shard.gradient, None
+                    hold(numbers, owner, shard.storage.read_into)
+                    if rows_of_gradient is not None:
+                        gradient, to = torch.empty(shard.shape, dtype=shard.dtype), of_gradient[shard.number]
+                        hold(gradient, to, partial(self._gather, shard, rows_of_gradient, to))
                     stack.enter_context(shard.shown(numbers, gradient))
-                    hold(numbers, owner)
-                    if gradient is not None:
-                        hold(gradient, of_gradient[shard.number])
                 for (_, shard, key, of, rows, old), owner in zip(sharded, owners[len(sizes) :], strict=True):
                     full = torch.empty(shard.shape, dtype=rows.rows.dtype)
-                    if owner == self._store.rank:
-                        rows.read(full)
-                    hold(full, owner)
+                    hold(full, owner, rows.read_into)
                     stack.enter_context(_shown(of, key, full, old))
             yield Apart(frozenset(id(optimizer) for optimizer, *_ in sharded), tuple(held))
 
-    def _gathered(self, owners: Mapping[int, int]) -> dict[int, torch.Tensor]:
-        """Return by the numbers of parameters their gradients, each whole on its owner and nothing elsewhere. Collective."""
-        rank, fulls = self._store.rank, {}
-        parts: list[list[torch.Tensor]] = [[] for _ in range(self._store.world_size)]
+    def _gather(self, shard: ParameterShard, gradient: torch.Tensor, owner: int, into: torch.Tensor | None) -> None:
+        """Put all rows of a gradient, of which this rank has `gradient`, into what the `owner` gives. Collective."""
+        rank = self._store.rank
+        parts: list[list[torch.Tensor]] = []
         with quiet(), torch.no_grad(), Counted(COMMUNICATION):
-            for shard in self._store.shards():
-                owner = owners.get(shard.number)
-                if owner is None or shard.gradient is None:
-                    continue
-                full = fulls[shard.number] = torch.empty(shard.shape, dtype=shard.dtype)
-                if owner == rank:
-                    full[shard.own].copy_(shard.gradient)
-                for source, share in enumerate(shard.shares):
-                    rows = full[share.start : share.stop]
-                    if owner != rank:
-                        rows = shard.gradient.contiguous() if source == rank else torch.empty_like(rows, device="meta")
-                    parts[source].append(rows.reshape(-1).view(torch.uint8))
-            if owners:
-                exchange(parts, device=_CPU)
-        return fulls
+            for source, share in enumerate(shard.shares):
+                if source == rank:
+                    rows = gradient.contiguous()
+                elif into is not None and owner == rank:
+                    rows = into[share.start : share.stop]
+                else:
+                    rows = torch.empty((share.num_samples, *shard.shape[1:]), dtype=shard.dtype, device="meta")
+                parts.append([rows.reshape(-1).view(torch.uint8)])
+            exchange(parts, device=_CPU)
+            if into is not None and owner == rank:
+                into[shard.own].copy_(gradient)
 
     # -- where it is returned ----------------------------------------------------------------------------------------
 
@@ -101,7 +97,8 @@ class FullState:
         for shard in self._store.shards():
             gradient = None
             if shard.gradient is not None:
-                gradient = self._gathered({shard.number: self._store.rank if on is None else on})[shard.number]
+                gradient = torch.empty(shard.shape, dtype=shard.dtype) if is_here else None
+                self._gather(shard, shard.gradient, self._store.rank if on is None else on, gradient)
             if is_here:
                 self._store.remove(shard, gradient)
             elif shard.gradient is not None:
@@ -131,6 +128,12 @@ class FullState:
         for shard in shards:
             shard.be_as_it_came()
         return False
+
+
+def _read(like: torch.Tensor, read: Callable[[torch.Tensor | None], None], flat: torch.Tensor | None) -> None:
+    """Let `read` fill the bytes of `flat`, which are those of a tensor that is `like` another."""
+    with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+        read(None if flat is None else flat.view(like.dtype).view(like.shape))
 
 
 @contextmanager

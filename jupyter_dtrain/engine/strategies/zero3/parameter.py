@@ -226,15 +226,12 @@ class ParameterShard(GradientRows):
 
     # -- for others ----------------------------------------------------------------------------------------------------
 
-    def for_snapshot(self, *, is_owner: bool) -> torch.Tensor:
-        """Return memory for all of it, which this rank fills if it `is_owner`; else what stands there is not looked at."""
+    def for_snapshot(self) -> torch.Tensor:
+        """Return memory for all of it. What stands there is not looked at."""
         if self.full is not None:  # somebody holds it, and is to be written with the same memory
             return self.full
         # A parameter that is not trained is compared with what it was: where that is its own memory, it would seem as it was.
-        numbers = self.home if self.home is not None and self.parameter.requires_grad else torch.empty(self.shape, dtype=self.dtype)
-        if is_owner:
-            self.storage.read(numbers)
-        return numbers
+        return self.home if self.home is not None and self.parameter.requires_grad else torch.empty(self.shape, dtype=self.dtype)
 
     @contextmanager
     def shown(self, numbers: torch.Tensor, gradient: torch.Tensor | None) -> Iterator[None]:

@@ -59,6 +59,11 @@ class SharedRows:
                 if rank != self._rank and share.num_samples:
                     self._arena.read(rank, self._places[rank], flat[share.start * row : share.stop * row])
 
+    def read_into(self, full: torch.Tensor | None) -> None:
+        """Do what :meth:`read` does, if anything is given."""
+        if full is not None:
+            self.read(full)
+
 
 def allocate(memory: SharedMemory, kinds: Sequence[Kind]) -> list[SharedRows]:
     """Return memory for the rows of `kinds`, the same on all ranks. Collective."""

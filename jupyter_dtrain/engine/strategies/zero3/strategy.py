@@ -76,6 +76,11 @@ class Zero3(DataParallel):
         """Let this thread see the states that this rank keeps, until the end of the ``with`` block."""
         return nullcontext() if self._sharded is None else self._sharded.steps.quiet.on()
 
+    @property
+    def is_put_together(self) -> bool:
+        """Whether parameters are sharded."""
+        return self._sharded is not None
+
     @contextmanager
     def put_together(self, all_come: Callable[[], bool]) -> Iterator[Apart | None]:
         """Let each parameter, gradient and state be whole on one rank, until the end of the ``with`` block."""
