@@ -26,6 +26,7 @@ from ..analysis.code_objects import installed_folders
 from ..analysis.imports import brought
 from ..integrations.registry import states_of_libraries
 from .library_text import EMPTY, first_values, set_by_conditions, shared_by_all
+from .symbols import is_symbol
 
 Place = tuple[str, str, str]  # a module, a class in it or "", and the name
 
@@ -187,7 +188,7 @@ def _is_other(name: str, first: Any, now: Any) -> bool:
 
 
 def _is_code(value: object) -> bool:
-    return issubclass(type(value), _CODE)
+    return issubclass(type(value), _CODE) or is_symbol(value)
 
 
 def is_the_notebooks(code: Any) -> bool:

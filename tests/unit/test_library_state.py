@@ -36,7 +36,7 @@ def store(monkeypatch):
     monkeypatch.setattr(pyro, "_PLACES", {module.__name__: "STORE"})
     monkeypatch.setitem(registry._known, module.__name__, registry._known["pyro"])
     monkeypatch.setattr(registry, "_is_told", True)  # or a look at what is installed would drop it
-    registry._loaded.pop(module.__name__, None)
+    monkeypatch.setattr(registry, "_loaded", dict(registry._loaded))
     return module.STORE
 
 

@@ -316,3 +316,47 @@ def test_what_a_library_finds_out_while_it_is_imported_stays(tmp_path, monkeypat
         tell([probing])
         probing.RATE = 1.0
     assert (probing.HAS_NUMPY, probing.RATE) == (True, 1e-3 * 2)
+
+
+SYMBOLS = """
+class Symbol(int):
+    known = {}
+
+    def __new__(cls, name, number=None):
+        number = hash(name) if number is None else number
+        found = cls.known.get(name)
+        if found is None:
+            found = cls.known[name] = int.__new__(cls, number)
+            found.name = name
+        elif found != number:
+            raise TypeError(f"there is another {name}")
+        return found
+
+    def __reduce__(self):
+        return Symbol, (self.name, int(self))
+
+
+CANCEL = Symbol("CANCEL")
+options = {"when": CANCEL}
+"""
+
+
+def test_a_registry_of_symbols_that_each_process_makes_stays_there(notebook, tmp_path, monkeypatch):
+    (tmp_path / "symbollib.py").write_text(SYMBOLS)
+    monkeypatch.syspath_prepend(tmp_path)
+    notebook.plain("import symbollib")
+    notebook.distribute("k = symbollib.CANCEL.name, symbollib.options['when'] is symbollib.CANCEL, list(symbollib.Symbol.known)")
+    assert notebook.names["k"] == ("CANCEL", True, ["CANCEL"])
+    notebook.plain("import sys; del symbollib, sys.modules['symbollib']")
+
+
+def test_a_cell_uses_sqlalchemy(notebook):
+    pytest.importorskip("sqlalchemy")
+    notebook.plain("import sqlalchemy as sa\ntable = sa.Table('t', sa.MetaData(), sa.Column('a', sa.Integer))")
+    notebook.distribute(
+        "engine = sa.create_engine('sqlite://')\n"
+        "with engine.connect() as line:\n"
+        "    k = line.execute(sa.text('select 1')).scalar(), str(sa.select(table)).split()\n"
+        "del engine, line"
+    )
+    assert notebook.names["k"] == (1, ["SELECT", "t.a", "FROM", "t"])
