@@ -45,7 +45,9 @@ class Search:
         try:
             self._packer().dump(value)
         except Exception as error:
-            return error
+            # Its frames, and those of what led to it, would keep the values until Python looks for circles.
+            error.__context__ = error.__cause__ = None
+            return error.with_traceback(None)
         return None
 
     def _narrow(self, value: object, error: Exception) -> tuple[str, object, Exception]:

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import os
 import sys
 import textwrap
+import weakref
 from types import ModuleType
 from typing import Any
 
@@ -459,6 +461,26 @@ def test_an_object_whose_pickling_fails_in_its_own_way():
     with pytest.raises(CaptureError, match=r"its \['k'\] is a Odd \(ValueError: not me\)") as caught:
         pack(find_names(ast.parse("x")), {"x": {"k": Odd()}})
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_nothing_is_kept_of_what_cannot_be_sent():
+    """Not until Python looks for circles."""
+
+    class Data:
+        def __init__(self):
+            self.line = (line for line in ())
+
+    names = {"x": Data()}
+    data = weakref.ref(names["x"])
+    gc.collect()
+    gc.disable()
+    try:
+        with pytest.raises(CaptureError):
+            pack(find_names(ast.parse("x")), names)
+        names.clear()
+        assert data() is None
+    finally:
+        gc.enable()
 
 
 def test_what_fails_only_together_is_an_error_too():
