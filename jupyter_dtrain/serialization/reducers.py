@@ -28,6 +28,7 @@ from .cached_functions import is_notebooks, reduced_cached
 from .container_reducers import reduced_container, reduced_own, set_attributes
 from .custom_reduce import leaves_out, reduced_as_it_is
 from .locks import reduced_lock
+from .memory_views import reduced_view
 from .module_reducers import itself, reduced_python_module
 from .open_files import reduced_file
 from .operator_reducers import reduced_compiled, reduced_operator
@@ -119,7 +120,7 @@ def forgets(obj: object, name: str) -> bool:
 
 _CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
-    *(reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_sharing),
+    *(reduced_view, reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_sharing),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,
