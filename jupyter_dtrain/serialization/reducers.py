@@ -19,6 +19,7 @@ from torch.distributions import Transform
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.hooks import RemovableHandle
 
 from ..integrations.registry import process_attributes, reduced_by_library
@@ -95,9 +96,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
         case GeneratorType() if obj.gi_frame is None:
             return _ended_generator, ()
-        case _ if is_progress_bar(obj):
-            # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
-            raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made")
+        case _ if (why := _why_it_stays(obj)) is not None:
+            raise TypeError(why)
     return next((found for way in _WAYS if (found := way(obj)) is not NotImplemented), NotImplemented)
 
 
@@ -105,6 +105,16 @@ def _of_other_class(obj: Any) -> Any:
     if type(obj) is not MethodType or reduced_file(obj.__self__) is NotImplemented:
         return NotImplemented
     return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
+
+
+def _why_it_stays(obj: object) -> str | None:
+    if is_progress_bar(obj):
+        # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
+        return f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made"
+    if isinstance(obj, _BaseDataLoaderIter):
+        begins = "`iter(loader)` inside the cell begins a new one, with the first batch"
+        return f"an iteration over a DataLoader stays in the process that has begun it; {begins}"
+    return None
 
 
 def forgets(obj: object, name: str) -> bool:

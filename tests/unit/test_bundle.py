@@ -463,12 +463,30 @@ def test_an_object_whose_pickling_fails_in_its_own_way():
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+BEGUN = {
+    "it = iter(loader)": "it",
+    "it = enumerate(loader)": "it",
+    "it = iter(DataLoader(torch.arange(10.0), batch_size=3, num_workers=1))": "it",
+    "from types import SimpleNamespace\nit = SimpleNamespace(batches=iter(loader))": r"it.*\.batches",
+    "import itertools\nit = itertools.cycle(loader)\nnext(it)": "it",
+}
+
+
+@pytest.mark.parametrize("begun", BEGUN)
+def test_an_iteration_over_a_loader_that_has_begun_is_told_of(begun, notebook):
+    notebook.plain(f"import torch\nfrom torch.utils.data import DataLoader\nloader = DataLoader(torch.arange(10.0), batch_size=3)\n{begun}")
+    says = rf"(?s)line 2 uses '{BEGUN[begun]}.*an iteration over a DataLoader stays .*`iter\(loader\)` inside the cell begins a new one"
+    with pytest.raises(CaptureError, match=says):
+        notebook.distribute("x = 1\nk = next(it)")
+    notebook.plain("del it")
+
+
 def test_nothing_is_kept_of_what_cannot_be_sent():
     """Not until Python looks for circles."""
 
     class Data:
-        def __init__(self):
-            self.line = (line for line in ())
+        def __init__(self) -> None:
+            self.line = (letter for letter in "line")
 
     names = {"x": Data()}
     data = weakref.ref(names["x"])
