@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from ..errors import DataError, UsageError
-from ..system import read_counters
-from ..system.read_counters import BYTES, DECODING, PARTITIONS
 from .columns import Names, column_of, columns_to_read, nbytes_of, selected
+from .dask_row_groups import TO_DO, ArrayRowGroups, BagRowGroups, FrameRowGroups, as_table, computed
 from .files import check_extra
 from .order import Numbers
 from .row_groups import RowGroupDataset, RowGroups
-from .tables import TableRowGroups, said_of
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-_TO_DO = "Mend what computes it and make the data set anew: the other rows were used once each, and none of this batch."
+from .tables import said_of
 
 
 def from_dask(
@@ -112,7 +106,7 @@ def _of_frame(
     if lengths is None:
         lengths = _lengths_of(made)
     parts, counts, numbers = _filled(made, lengths)
-    table = said_of(f"Partition {numbers[0]}", lambda: _as_table(_computed(parts[0])), _TO_DO)
+    table = said_of(f"Partition {numbers[0]}", lambda: as_table(computed(parts[0])), TO_DO)
 
     def width(name: str) -> int:
         return len(table.column(name)[0].as_py())
@@ -149,7 +143,7 @@ def _of_bag(bag: Any, lengths: Sequence[int] | None) -> RowGroups:
     if lengths is None:
         lengths = _lengths_of(made)
     parts, counts, numbers = _filled(made, lengths)
-    first = said_of(f"Partition {numbers[0]}", lambda: list(_computed(parts[0])), _TO_DO)
+    first = said_of(f"Partition {numbers[0]}", lambda: list(computed(parts[0])), TO_DO)
     return BagRowGroups(parts, numbers, counts, nbytes_of(first) / len(first))
 
 
@@ -158,7 +152,7 @@ def _lengths_of(parts: Any) -> list[int]:
     from dask.delayed import delayed
 
     counted: list[int] = said_of(
-        "The partitions' lengths", lambda: _computed([delayed(_count)(part) for part in parts]), "Mend what computes them."
+        "The partitions' lengths", lambda: computed([delayed(_count)(part) for part in parts]), "Mend what computes them."
     )
     return counted
 
@@ -176,107 +170,3 @@ def _filled(parts: Any, lengths: Any) -> tuple[list[Any], Numbers, list[int]]:
     if not numbers:
         raise DataError("No partition has a row.")
     return [parts[number] for number in numbers], np.array([int(lengths[number]) for number in numbers], np.int64), numbers
-
-
-def _computed(value: Any) -> Any:
-    """Compute a collection or a partition; whatever goes wrong in the user's functions is an error of its rows."""
-    from dask.base import compute
-
-    try:
-        with read_counters.spent(PARTITIONS):
-            return compute(value)[0]  # type: ignore[no-untyped-call]
-    except Exception as error:
-        raise DataError(f"{type(error).__name__}: {error}") from error
-
-
-def _as_table(frame: Any) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.Table.from_pandas(frame, preserve_index=False)
-
-
-class FrameRowGroups(TableRowGroups):
-    """Partitions of a DataFrame.
-
-    Parameters
-    ----------
-    parts : list of Delayed
-    numbers : list of int
-        Those of the partitions.
-    """
-
-    to_do = _TO_DO
-
-    def __init__(self, parts: list[Any], numbers: list[int], **table: Any) -> None:
-        super().__init__(**table)
-        self._parts, self._numbers = parts, numbers
-
-    def name(self, group: int) -> str:
-        """Return what a partition is called in a message."""
-        return f"partition {self._numbers[group]} of a Dask DataFrame"
-
-    def table(self, group: int, columns: list[str]) -> pa.Table:
-        """Compute a partition."""
-        frame = _computed(self._parts[group])
-        with read_counters.spent(DECODING):
-            table = _as_table(frame).select(columns)
-        read_counters.add(BYTES, table.nbytes)
-        return table
-
-
-class _Parts(RowGroups):
-    """Partitions that are no tables."""
-
-    def __init__(self, parts: list[Any], numbers: list[int], counts: Numbers, row_bytes: float) -> None:
-        super().__init__(counts)
-        self._parts, self._numbers, self._row_bytes = parts, numbers, row_bytes
-
-    def expected_bytes(self, group: int) -> int:
-        """Return about how many bytes a partition takes in memory."""
-        return int(self.counts[group] * self._row_bytes)
-
-    def load(self, group: int) -> tuple[Any, int]:
-        """Return what is in a partition, and its bytes."""
-
-        def read() -> tuple[Any, int]:
-            found = self._stores(self._parts[group])
-            for store in found:
-                if len(store) != self.counts[group]:
-                    raise DataError(f"it has {len(store)} rows, and had {self.counts[group]} when the data set was made")
-            nbytes = sum(map(nbytes_of, found))
-            read_counters.add(BYTES, nbytes)
-            return found, nbytes
-
-        name = self.name(group)
-        return said_of(name[:1].upper() + name[1:], read, _TO_DO)
-
-    def _stores(self, part: Any) -> tuple[Any, ...]:
-        raise NotImplementedError
-
-
-class ArrayRowGroups(_Parts):
-    """Blocks of an array along its first dim, and those of its target."""
-
-    def __init__(self, parts: list[Any], numbers: list[int], counts: Numbers, row_bytes: float, dtypes: list[torch.dtype | None]) -> None:
-        super().__init__(parts, numbers, counts, row_bytes)
-        self._dtypes = dtypes
-
-    def name(self, group: int) -> str:
-        """Return what a block is called in a message."""
-        return f"block {self._numbers[group]} of a Dask Array"
-
-    def _stores(self, part: Any) -> tuple[Any, ...]:
-        blocks = [np.asarray(block) for block in _computed(list(part))]
-        tensors = [torch.from_numpy(np.ascontiguousarray(block)) for block in blocks]
-        return tuple((tensor if dtype is None else tensor.to(dtype)).numpy() for tensor, dtype in zip(tensors, self._dtypes, strict=True))
-
-
-class BagRowGroups(_Parts):
-    """Partitions of a bag."""
-
-    def name(self, group: int) -> str:
-        """Return what a partition is called in a message."""
-        return f"partition {self._numbers[group]} of a Dask Bag"
-
-    def _stores(self, part: Any) -> tuple[Any, ...]:
-        return (list(_computed(part)),)
