@@ -34,8 +34,8 @@ from ..tensor.recompute import BackwardPasses
 from ..tensor.thread_guard import in_turn
 from ..tensor.view import GlobalView, NeedsFullBatch
 from .activation_checkpoint import CheckpointedBlocks
-from .arguments import InputSharding, MarkedNow, mark
 from .cross_sample import FEWEST, SEQUENCE_LAYERS
+from .input_sharding import InputSharding, MarkedNow, mark
 from .known_models import KnownModels, stays_lazy
 from .module_state import ModuleInfo
 from .seams import Checks, ShardedParameters

@@ -31,8 +31,9 @@ from ..tensor.compile import not_compiled
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView, NeedsFullBatch
-from .arguments import CallArguments, MarkedNow, marked
+from .arguments import CallArguments
 from .cross_sample import SamplesOfCall, at_the_end, scales_tables
+from .input_sharding import MarkedNow, marked
 from .module_state import LightModuleState, ModuleInfo, ModuleState, drawn_with, statistics_of
 from .state import CannotRestore, Change, fingerprint, hold_tensors
 from .watch import KeepsState, Watch

@@ -20,7 +20,7 @@ from ...data.iterable import Streams
 from ...data.iterator_state import IteratorLog
 from ...data.worker_rng import workers_ended
 from ...forward.activation_checkpoint import CheckpointedBlocks
-from ...forward.arguments import InputSharding
+from ...forward.input_sharding import InputSharding
 from ...forward.model_call import ModelCalls
 from ...forward.seams import ShardedParameters
 from ...module_tree import outermost
