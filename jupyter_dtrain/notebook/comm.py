@@ -250,5 +250,13 @@ def _json(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _json(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_json(item) for item in value]
+        return value if _are_finite(value) else [_json(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _are_finite(values: list[Any]) -> bool:
+    """Return whether all are numbers and finite: by their sum, for a column of curves may have a hundred thousand."""
+    try:
+        return math.isfinite(sum(values))
+    except (TypeError, OverflowError):  # what is no number, or more than a float can be: to be looked at one by one
+        return False

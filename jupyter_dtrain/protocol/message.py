@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
 PROTOCOL_VERSION = 2
@@ -32,4 +32,25 @@ class Message:
 
     def to_json(self) -> dict[str, Any]:
         """Return the message as a JSON object with its ``type``."""
-        return {"type": self.type, **asdict(self)}
+        return {"type": self.type, **_object(self)}
+
+
+_PLAIN = str | int | float | bool | None
+"""What columns are of, which may be a hundred thousand values long."""
+
+
+def _object(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as `dataclasses.asdict` does, which copies each number of a column by itself."""
+    return {field.name: _nested(getattr(value, field.name)) for field in fields(value)}
+
+
+def _nested(value: Any) -> Any:
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, dict):
+        return {key: _nested(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        # Its values are of one kind.
+        is_column = len(value) > 0 and isinstance(value[0], _PLAIN)
+        return list(value) if is_column else [_nested(item) for item in value]
+    return _object(value) if is_dataclass(value) else value

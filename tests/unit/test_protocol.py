@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, asdict, fields
 
 import pytest
 
@@ -57,6 +57,13 @@ FLAT = [
 @pytest.mark.parametrize("message", FLAT, ids=lambda message: message.type)
 def test_a_message_survives_the_wire(message):
     assert parse(json.loads(json.dumps(message.to_json()))) == message
+
+
+@pytest.mark.parametrize("message", FLAT, ids=lambda message: message.type)
+def test_a_message_is_the_fields_that_it_has_and_shares_no_column(message):
+    data = message.to_json()
+    assert data == {"type": message.type, **asdict(message)}
+    assert not [name for name, value in data.items() if isinstance(value, list) and value is getattr(message, name)]
 
 
 @pytest.mark.parametrize("message", FLAT, ids=lambda message: message.type)
