@@ -26,11 +26,17 @@ def kept_positions(steps: Sequence[int] | NDArray[Any], values: Sequence[float] 
 
 
 def _firsts(stretch: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
-    """Return of each stretch the position of its smallest value, the first of equal ones."""
-    order = np.lexsort((value, stretch))  # which is stable
-    ordered = stretch[order]
-    found: NDArray[Any] = order[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
-    return found
+    """Return of each stretch the position of its smallest value, the first of equal ones. No value is nan."""
+    if (stretch[1:] < stretch[:-1]).any():  # which no run records: its points come in the order of their steps
+        order = np.lexsort((value, stretch))  # which is stable
+        ordered = stretch[order]
+        found: NDArray[Any] = order[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
+        return found
+    starts = np.flatnonzero(np.concatenate([[True], stretch[1:] != stretch[:-1]]))
+    smallest = np.minimum.reduceat(value, starts)
+    at = np.flatnonzero(value == np.repeat(smallest, np.diff(starts, append=len(value))))
+    firsts: NDArray[Any] = at[np.searchsorted(at, starts)]
+    return firsts
 
 
 def _whole_numbers(steps: Sequence[int] | NDArray[Any]) -> NDArray[Any]:

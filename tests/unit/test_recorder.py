@@ -16,6 +16,7 @@ from jupyter_dtrain.runs.aggregation import GlobalSteps
 from jupyter_dtrain.runs.curves import LEAST_LIMIT, MAX_VIEW_POINTS, Curve
 from jupyter_dtrain.runs.recorder import RunRecorder
 from jupyter_dtrain.runs.run_progress import MAX_NOTICES
+from jupyter_dtrain.runs.thinning import kept_positions
 from tests.fakes import Clock
 
 
@@ -454,6 +455,22 @@ def test_thinning_keeps_the_ends_the_extremes_the_order_and_the_limit(points, li
         assert max(finite) in thin.value
     if len(finite) < len(whole):
         assert None in thin.finite()
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.sampled_from([0.0, 1.0, 2.0, -1.0, math.nan, math.inf])), min_size=1, max_size=60))
+def test_thinning_keeps_the_first_of_the_smallest_and_of_the_largest_of_each_stretch(points):
+    points = sorted(points, key=lambda point: point[0])
+    steps, values = [step for step, _ in points], [value for _, value in points]
+    kept = kept_positions(steps, values, 5)
+    width = steps[-1] - steps[0] + 1
+    finite = [value for value in values if math.isfinite(value)]
+    expected = {0, len(steps) - 1, *(values.index(extreme(finite)) for extreme in (min, max) if finite)}
+    for stretch in range(5):
+        inside = [place for place, step in enumerate(steps) if (step - steps[0]) * 5 // width == stretch]
+        if inside:
+            expected.add(min(inside, key=lambda place: values[place] if math.isfinite(values[place]) else math.inf))
+            expected.add(max(inside, key=lambda place: values[place] if math.isfinite(values[place]) else math.inf))
+    assert kept == sorted(expected)
 
 
 def test_rows_are_kept_until_they_are_taken_and_not_at_all_without_a_store():
