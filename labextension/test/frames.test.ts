@@ -134,6 +134,50 @@ describe('Frames', () => {
     assert.ok(updates.length >= 3 && updates.length <= 5, String(updates));
   });
 
+  it('draws what arrives bit by bit in a part of the time, and the last of it at once', () => {
+    const times: number[] = [];
+    let arrived = 0;
+    let drawn = 0;
+    const frames = new Frames({
+      update: () => {
+        drawn = arrived;
+        times.push(page.now);
+        page.now += 10 * drawn; // the more there are, the longer it takes
+      },
+      interval: 500
+    });
+    page.pass(16);
+    frames.scheduleSoon();
+    page.pass(16);
+    assert.equal(times.length, 1); // the first is waited for
+    page.pass(10_000, () => {
+      arrived = Math.min(50, arrived + 1);
+      frames.scheduleSoon();
+    });
+    const after = times.slice(1);
+    assert.ok(after.length > 2 && after.length < 20, String(times));
+    arrived = 51;
+    frames.hurry();
+    page.pass(16);
+    assert.equal(drawn, 51);
+  });
+
+  it('goes on with what is left of an update without another one', () => {
+    let updates = 0;
+    let left = 0;
+    const frames = new Frames({
+      update: () => (updates += 1),
+      drawSome: () => left > 0 && (left -= 1) > 0,
+      interval: 250
+    });
+    frames.schedule();
+    page.pass(16);
+    left = 3; // scrolled into view
+    frames.resume();
+    page.pass(64);
+    assert.deepEqual([updates, left], [1, 0]);
+  });
+
   it('draws at once what the user waits for', () => {
     let drawn = 0;
     const frames = new Frames({ update: () => (drawn += 1), interval: 250 });

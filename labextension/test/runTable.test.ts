@@ -271,6 +271,27 @@ describe('the runs that are selected', () => {
     assert.equal(selection.curveRuns.length, MAX_DRAWN);
   });
 
+  it('say while their curves arrive that more will come, and once when all are there', async () => {
+    const told: [number, boolean][] = [];
+    const onChanged = (): void => {
+      told.push([selection.curveRuns.length, selection.isFetching]);
+    };
+    selection.select([]);
+    await settle();
+    selection.changed.connect(onChanged);
+    selection.select(list.slice(0, 10).map(({ run_id }) => run_id));
+    await settle();
+    await settle();
+    selection.changed.disconnect(onChanged);
+    const arrivals = told.filter(([drawn]) => drawn > 0).slice(0, -1);
+    assert.ok(arrivals.length >= 10);
+    assert.ok(arrivals.every(([, isFetching]) => isFetching));
+    assert.deepEqual(told[told.length - 1], [10, false]);
+    selection.select(list.map(({ run_id }) => run_id));
+    await settle();
+    await settle();
+  });
+
   it('have the curves that the kernel tells, without a question', async () => {
     const told = new Series('loss');
     told.add({ step: [1], time: [1], value: [7] });

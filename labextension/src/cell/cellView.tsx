@@ -33,7 +33,8 @@ export class CellView {
     this._plots = new CurvePlots({
       plot: new PlotOptions(),
       trans: plainTexts,
-      schedule: this._frames.schedule
+      schedule: this._frames.schedule,
+      resume: this._frames.resume
     });
     this._plots.node.className = 'jp-dtrain-cell-curves';
     if (summary !== null) {

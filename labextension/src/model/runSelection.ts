@@ -14,7 +14,7 @@ import { XPositions } from './xAxis';
 /** Runs that are drawn at once, at most. */
 export const MAX_DRAWN = 50;
 /** Points of all runs' curves of one name, at most. */
-const POINTS = 60_000;
+const POINTS = 30_000;
 /** Points of one curve, at least and at most. */
 const LEAST = 200;
 const MOST = 4000;
@@ -76,6 +76,11 @@ export class RunSelection {
       )
     );
     return this._ids.slice(0, MAX_DRAWN).flatMap(id => known.get(id) ?? []);
+  }
+
+  /** Whether curves are being fetched: more will be here soon. */
+  get isFetching(): boolean {
+    return this._fetches > 0;
   }
 
   /** Select these runs and no others. */
@@ -182,6 +187,7 @@ export class RunSelection {
     const missing = wanted.filter(
       id => !live.has(id) && (again.includes(id) || !this.archive.isPinned(id))
     );
+    this._fetches += 1;
     await Promise.all(
       missing.map(async id => {
         const run = runs.get(id);
@@ -190,6 +196,10 @@ export class RunSelection {
         }
       })
     );
+    this._fetches -= 1;
+    if (missing.length > 0) {
+      this._changed.emit();
+    }
   }
 
   private readonly _changed = new Signal<this, void>(this);
@@ -198,6 +208,7 @@ export class RunSelection {
   private _devices: readonly ICurveRun[] = [];
   private _cell: string | null = null;
   private _isBegun = false;
+  private _fetches = 0;
 }
 
 function isGoingOn(run: PastRun): boolean {

@@ -33,6 +33,7 @@ export class RunPlots {
       trans,
       height: HEIGHT,
       schedule: this._frames.hurry,
+      resume: this._frames.resume,
       actions: (chart, label) =>
         exportButtons({
           label,
@@ -62,6 +63,11 @@ export class RunPlots {
   /** Draw what is new, soon. */
   readonly schedule = (): void => {
     this._frames.schedule();
+  };
+
+  /** Draw what the user waits for, of which more will be here soon. */
+  readonly scheduleSoon = (): void => {
+    this._frames.scheduleSoon();
   };
 
   /** Draw at once: the user waits for it. */

@@ -126,10 +126,18 @@ export class RunsPage extends ReactWidget {
     }
     if (isNew || cause === 'action') {
       this.update();
-      this._charts.hurry();
       this._devices.hurry();
-    } else {
+    }
+    const { page } = training ?? {};
+    const isChosen = page?.ids !== this._ids;
+    this._ids = page?.ids;
+    if (!isNew && cause === 'telemetry') {
       this._charts.schedule();
+    } else if (isChosen || page?.isFetching !== true) {
+      this._charts.hurry();
+    } else {
+      // The curves of fifty runs come one after the other: with each, all charts would be drawn anew.
+      this._charts.scheduleSoon();
     }
   }
 
@@ -141,6 +149,7 @@ export class RunsPage extends ReactWidget {
   private readonly _charts: RunPlots;
   private readonly _devices: RunPlots;
   private _occasion = '';
+  private _ids: readonly string[] | undefined;
   private _training: ITraining | null = null;
   private _save: () => void = () => undefined;
 }

@@ -37,6 +37,8 @@ export interface ICurvePlotsOptions {
   trans: TranslationBundle;
   /** Called when something is to be drawn again. */
   schedule: () => void;
+  /** Called when a chart has come into view, which may have to be drawn. */
+  resume: () => void;
   /** Of a chart, in pixels. */
   height?: number;
   /** Buttons that act on a chart. */
@@ -52,7 +54,7 @@ interface IWaiting {
 
 export class CurvePlots {
   constructor(private readonly _options: ICurvePlotsOptions) {
-    const { plot, trans, schedule } = _options;
+    const { plot, trans, schedule, resume } = _options;
     this.node = document.createElement('div');
     this._builder = new LineBuilder(plot, null);
     this._folded = document.createElement('details');
@@ -67,7 +69,7 @@ export class CurvePlots {
         for (const { target, isIntersecting } of entries) {
           this._inView[isIntersecting ? 'add' : 'delete'](target);
         }
-        schedule();
+        resume();
       },
       { rootMargin: AHEAD }
     );

@@ -36,6 +36,7 @@ export class CurvesView extends Widget {
       plot: _model.plot,
       trans,
       schedule: this._frames.hurry,
+      resume: this._frames.resume,
       actions: (chart, label) =>
         exportButtons({ label, chart, trans, training: () => _model.current })
     });

@@ -7,6 +7,8 @@
 
 /** The part of the time that goes into what nobody has asked for. */
 const SHARE = 0.08;
+/** The part of it that goes into what the user has asked for and the kernel is still sending. */
+const SOON_SHARE = 0.4;
 /** Milliseconds between two updates at most, whatever they take. */
 const LONGEST_MS = 5000;
 
@@ -21,32 +23,58 @@ export interface IFramesOptions {
   interval?: number;
 }
 
+/** How soon something is to be drawn: when its turn comes, as it arrives from the kernel, or at once. */
+type Urgency = 'later' | 'soon' | 'now';
+
 export class Frames {
   constructor(private readonly _options: IFramesOptions) {}
 
-  /** Draw in the next frame, if it is visible then. */
+  /** Draw in the next frame, if it is visible then and its turn has come. */
   readonly schedule = (): void => {
-    this._isStale = true;
-    const wait = this._isUrgent ? 0 : this._due - performance.now();
-    if (wait <= 0) {
-      this._request();
-    } else {
-      this._timer ??= setTimeout(() => {
-        this._timer = undefined;
-        this.schedule(); // which may have been put off meanwhile
-      }, wait);
-    }
+    this._want('later');
+  };
+
+  /** Draw what the user waits for, of which more may come at any moment: at once, but for a while after what took long. */
+  readonly scheduleSoon = (): void => {
+    this._want('soon');
   };
 
   /** Draw in the next frame: the user has done something and waits for it. */
   readonly hurry = (): void => {
-    this._isUrgent = true;
-    this.schedule();
+    this._want('now');
+  };
+
+  /** Draw in the next frame what is left of the last update, if anything is: it has come into view. */
+  readonly resume = (): void => {
+    this._request();
   };
 
   dispose(): void {
     clearTimeout(this._timer);
     cancelAnimationFrame(this._frame);
+  }
+
+  private _want(urgency: Urgency): void {
+    if (this._wanted === null || URGENCIES[urgency] > URGENCIES[this._wanted]) {
+      this._wanted = urgency;
+    }
+    this._plan();
+  }
+
+  /** Ask for a frame when what is wanted is due, which may have been put off meanwhile. */
+  private _plan(): void {
+    clearTimeout(this._timer);
+    if (this._wanted === null) {
+      return;
+    }
+    const wait = this._due(this._wanted) - performance.now();
+    if (wait <= 0) {
+      this._request();
+    } else {
+      this._timer = setTimeout(() => {
+        this._plan();
+      }, wait);
+    }
   }
 
   private _request(): void {
@@ -63,14 +91,14 @@ export class Frames {
   private _draw(): void {
     const began = performance.now();
     // What comes while a part of the last update is drawn waits for its turn.
-    if (this._isStale && (this._isUrgent || began >= this._due)) {
-      this._isStale = this._isUrgent = false;
+    if (this._wanted !== null && began >= this._due(this._wanted)) {
+      this._wanted = null;
       this._updated = began;
       this._spent = 0;
       this._options.update();
-      this._due = performance.now() + (this._options.interval ?? 0);
-    } else if (this._isStale) {
-      this.schedule(); // it was put off when this frame was asked for already
+      this._ended = performance.now();
+    } else {
+      this._plan(); // it was put off when this frame was asked for already
     }
     if (this._options.drawSome?.() === true) {
       this._request();
@@ -78,16 +106,24 @@ export class Frames {
     if (this._options.interval !== undefined) {
       // Comes when the frame is painted.
       setTimeout(() => {
-        this._note(performance.now() - began);
+        this._spent += performance.now() - began;
       });
     }
   }
 
-  /** Put off the next update by what this one has taken. */
-  private _note(spent: number): void {
-    this._spent += spent;
-    const pause = Math.min(LONGEST_MS, this._spent / SHARE);
-    this._due = Math.max(this._due, this._updated + pause);
+  /** When the next update may be: later, the longer the last one has taken. */
+  private _due(urgency: Urgency): number {
+    const { interval = 0 } = this._options;
+    switch (urgency) {
+      case 'now':
+        return 0;
+      case 'soon':
+        return this._updated + this._spent / SOON_SHARE;
+      case 'later': {
+        const pause = Math.min(LONGEST_MS, this._spent / SHARE);
+        return Math.max(this._ended + interval, this._updated + pause);
+      }
+    }
   }
 
   private _isVisible(): boolean {
@@ -96,11 +132,12 @@ export class Frames {
 
   private _frame = 0;
   private _timer: ReturnType<typeof setTimeout> | undefined;
-  /** When the last update was, and the milliseconds that its frames have taken. */
-  private _updated = 0;
+  /** When the last update began and ended, and the milliseconds that its frames have taken. */
+  private _updated = -Infinity;
+  private _ended = -Infinity;
   private _spent = 0;
-  /** When the next update may be. */
-  private _due = 0;
-  private _isStale = false;
-  private _isUrgent = false;
+  /** What is to be drawn; `null`: nothing has changed. */
+  private _wanted: Urgency | null = null;
 }
+
+const URGENCIES: Record<Urgency, number> = { later: 0, soon: 1, now: 2 };
