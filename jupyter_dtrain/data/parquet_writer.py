@@ -9,28 +9,21 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
-import numpy as np
 import torch
 
 from .. import api
 from ..errors import DataError, UsageError
 from ..system import open_writers
 from .files import check_extra, opened
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyarrow import fs
+from .parquet_part import PART_NAME, PartColumn, array_of, kept_column, part_name, put_table, table_of
 
 PART_ROWS = 65_536
-_PART = re.compile(r"part-(\d{6,})\.parquet(\.[0-9]+)?")  # the second while it is being written
-_Column = list[Any]
 _SEEN_LIMIT = 10.0  # seconds in which a file that one host has made is seen by the others
 
 
@@ -74,7 +67,7 @@ class ParquetWriter:
             raise UsageError(f"A part has at least one row, and `part_rows` is {part_rows}.")
         self.folder, self.part_rows = os.fspath(folder), part_rows
         self._filesystem = filesystem
-        self._columns: dict[str, _Column] | None = None  # by name, what was added since the last part
+        self._columns: dict[str, PartColumn] | None = None  # by name, what was added since the last part
         self._pending = self._num_written = self._num_parts = 0
         self._is_closed = False
 
@@ -93,7 +86,7 @@ class ParquetWriter:
         if self._is_closed:
             raise UsageError("The writer was closed, and takes no other rows.")
         given = {**(values if isinstance(values, Mapping) else {} if values is None else {"value": values}), **columns}
-        batch = {name: _kept(name, column) for name, column in given.items()}
+        batch = {name: kept_column(name, column) for name, column in given.items()}
         lengths = {name: len(column) for name, column in batch.items()}
         if len(set(lengths.values())) != 1:
             raise UsageError(f"Columns of a batch have one length, and these have {lengths or 'none'}.")
@@ -180,13 +173,13 @@ class ParquetWriter:
         system, base = opened(self.folder, self._filesystem)
         system.create_dir(base, recursive=True)
         names = {info.base_name: info for info in system.get_file_info(fs.FileSelector(base))}
-        others = sorted(name for name in names if not _PART.fullmatch(name))
+        others = sorted(name for name in names if not PART_NAME.fullmatch(name))
         if others:
             raise DataError(f"there is something else in it ({others[0]}), and parts are written to a folder of their own")
         for info in names.values():
             system.delete_file(info.path)
         if isinstance(system, fs.LocalFileSystem):
-            Path(base, f"{_name(0)}.0").touch()  # where rank 0 is going to write the first part
+            Path(base, f"{part_name(0)}.0").touch()  # where rank 0 is going to write the first part
 
     def _sees_first(self) -> bool:
         """Return whether the file is there that rank 0 has made."""
@@ -195,7 +188,7 @@ class ParquetWriter:
         system, base = opened(self.folder, self._filesystem)
         if not isinstance(system, fs.LocalFileSystem):
             return True
-        first, deadline = Path(base, f"{_name(0)}.0"), time.monotonic() + _SEEN_LIMIT
+        first, deadline = Path(base, f"{part_name(0)}.0"), time.monotonic() + _SEEN_LIMIT
         while not first.exists() and time.monotonic() < deadline:  # as in a network file system that has not looked yet
             time.sleep(0.05)
         return first.exists()
@@ -213,11 +206,11 @@ class ParquetWriter:
         """Write what has been added as the next part. Each engine has it whole, and one of them writes it."""
         assert self._columns is not None
         number, rank = self._num_parts, api.rank()
-        whole = {name: [_whole(piece) for piece in column] for name, column in self._columns.items()}
+        whole = {name: [array_of(piece) for piece in column] for name, column in self._columns.items()}
         if number % api.world_size() == rank:
             system, base = opened(self.folder, self._filesystem)
             try:
-                _put(system, f"{base.rstrip('/')}/{_name(number)}", f".{rank}", _table(whole))
+                put_table(system, f"{base.rstrip('/')}/{part_name(number)}", f".{rank}", table_of(whole))
             except OSError as error:
                 raise DataError(f"Part {number} cannot be written to {self.folder}: {error}") from None
         self._is_written = True
@@ -232,7 +225,7 @@ class ParquetWriter:
         system, base = opened(self.folder, self._filesystem)
         there = set()
         for info in system.get_file_info(fs.FileSelector(base)):
-            match = _PART.fullmatch(info.base_name)
+            match = PART_NAME.fullmatch(info.base_name)
             if match and (match[2] or int(match[1]) >= self._num_parts):
                 system.delete_file(info.path)
             elif match:
@@ -240,59 +233,7 @@ class ParquetWriter:
         return self._num_parts - sum(number in there for number in range(self._num_parts))
 
 
-def _name(part: int) -> str:
-    return f"part-{part:06}.parquet"
-
-
 def _gather(value: Any) -> list[Any]:
     if api.current is None and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
         raise UsageError("Processes that are distributed by the cell's own code would write the same files: give each a folder of its own.")
     return api.gather(value)
-
-
-def _kept(name: str, column: Any) -> Any:
-    """Return a column without what it need not hold: a graph, a device's memory."""
-    if isinstance(column, torch.Tensor):
-        column = column.detach().cpu().clone()  # a view would keep all of what it is a view of
-    elif isinstance(column, np.ndarray):
-        column = column.copy()
-    else:
-        column = list(column) if isinstance(column, Sequence) and not isinstance(column, str | bytes) else np.asarray(column)
-    if not isinstance(column, list) and column.ndim not in (1, 2):
-        raise UsageError(f"Column {name!r} has shape {tuple(column.shape)}, and a column is (B,) or (B, C): `.flatten(1)` makes it such.")
-    return column
-
-
-def _whole(piece: Any) -> Any:
-    """Return a piece as an array or list; of a batch whose samples are sharded over the ranks all rows. Collective."""
-    if not isinstance(piece, torch.Tensor):
-        return piece
-    return (piece.float() if piece.dtype == torch.bfloat16 else piece).numpy()
-
-
-def _table(columns: Mapping[str, _Column]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.table({name: pa.chunked_array([_array(piece) for piece in pieces]) for name, pieces in columns.items()})
-
-
-def _array(piece: Any) -> pa.Array:
-    import pyarrow as pa
-
-    if isinstance(piece, list) or piece.ndim == 1:
-        return pa.array(piece)
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(piece).ravel()), piece.shape[1])
-
-
-def _put(system: fs.FileSystem, path: str, suffix: str, table: pa.Table) -> None:
-    """Write a file that is there as a whole or not at all."""
-    import pyarrow.parquet as pq
-    from pyarrow import fs
-
-    if not isinstance(system, fs.LocalFileSystem):  # an object store has a file when it is whole
-        with system.open_output_stream(path) as stream:
-            pq.write_table(table, stream)
-        return
-    with system.open_output_stream(path + suffix) as stream:
-        pq.write_table(table, stream)
-    system.move(path + suffix, path)

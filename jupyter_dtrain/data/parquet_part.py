@@ -1,0 +1,73 @@
+"""A part of what is written as Parquet: its name, its columns as an Arrow table, and its file, which is there as a whole or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow import fs
+
+PART_NAME = re.compile(r"part-(\d{6,})\.parquet(\.[0-9]+)?")  # the second while it is being written
+PartColumn = list[Any]
+
+
+def part_name(part: int) -> str:
+    """Return what the file of a part is called."""
+    return f"part-{part:06}.parquet"
+
+
+def kept_column(name: str, column: Any) -> Any:
+    """Return a column without what it need not hold: a graph, a device's memory."""
+    if isinstance(column, torch.Tensor):
+        column = column.detach().cpu().clone()  # a view would keep all of what it is a view of
+    elif isinstance(column, np.ndarray):
+        column = column.copy()
+    else:
+        column = list(column) if isinstance(column, Sequence) and not isinstance(column, str | bytes) else np.asarray(column)
+    if not isinstance(column, list) and column.ndim not in (1, 2):
+        raise UsageError(f"Column {name!r} has shape {tuple(column.shape)}, and a column is (B,) or (B, C): `.flatten(1)` makes it such.")
+    return column
+
+
+def array_of(piece: Any) -> Any:
+    """Return a piece as an array or list; of a batch whose samples are sharded over the ranks all rows. Collective."""
+    if not isinstance(piece, torch.Tensor):
+        return piece
+    return (piece.float() if piece.dtype == torch.bfloat16 else piece).numpy()
+
+
+def table_of(columns: Mapping[str, PartColumn]) -> pa.Table:
+    """Return columns, each in pieces, as an Arrow table."""
+    import pyarrow as pa
+
+    return pa.table({name: pa.chunked_array([_array(piece) for piece in pieces]) for name, pieces in columns.items()})
+
+
+def _array(piece: Any) -> pa.Array:
+    import pyarrow as pa
+
+    if isinstance(piece, list) or piece.ndim == 1:
+        return pa.array(piece)
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(piece).ravel()), piece.shape[1])
+
+
+def put_table(system: fs.FileSystem, path: str, suffix: str, table: pa.Table) -> None:
+    """Write a file that is there as a whole or not at all."""
+    import pyarrow.parquet as pq
+    from pyarrow import fs
+
+    if not isinstance(system, fs.LocalFileSystem):  # an object store has a file when it is whole
+        with system.open_output_stream(path) as stream:
+            pq.write_table(table, stream)
+        return
+    with system.open_output_stream(path + suffix) as stream:
+        pq.write_table(table, stream)
+    system.move(path + suffix, path)
