@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from ..runs.record import CellOrigin
     from ..session.session import Session
     from ..transport.base import BlobStore
-    from ..trials.scheduler import OfTrial, TrialScheduler, Tried
+    from ..trials.scheduler import OfTrial, TrialScheduler
+    from ..trials.tried import Tried
 
 
 @dataclass(frozen=True, kw_only=True)

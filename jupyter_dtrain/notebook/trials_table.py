@@ -15,7 +15,7 @@ from .summary import number, spark
 
 if TYPE_CHECKING:
     from ..options import Metric
-    from ..trials.scheduler import Tried
+    from ..trials.tried import Tried
 
 INTERVAL = 1.0
 """Seconds between two pictures of the table."""
