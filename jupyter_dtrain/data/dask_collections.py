@@ -10,8 +10,9 @@ import numpy as np
 import torch
 
 from ..errors import DataError, UsageError
-from .columns import Names, column_of, columns_to_read, nbytes_of, selected
+from .columns import Names, column_of, columns_to_read, selected
 from .dask_row_groups import TO_DO, ArrayRowGroups, BagRowGroups, FrameRowGroups, as_table, computed
+from .decoded_rows import nbytes_of
 from .files import check_extra
 from .order import Numbers
 from .row_groups import RowGroupDataset, RowGroups

@@ -10,7 +10,7 @@ import torch
 from ..errors import DataError
 from ..system import read_counters
 from ..system.read_counters import BYTES, DECODING, PARTITIONS
-from .columns import nbytes_of
+from .decoded_rows import nbytes_of
 from .order import Numbers
 from .row_groups import RowGroups
 from .tables import TableRowGroups, said_of

@@ -14,7 +14,8 @@ from ..errors import UsageError
 from ..system import read_counters
 from ..system.read_counters import ROWS, TRANSFORMS
 from .cache import GroupCache, cache_of
-from .columns import Piece, Selection, gather
+from .columns import Selection
+from .decoded_rows import Piece, gather
 from .order import BatchRows, EpochOrder, Numbers, plan
 from .samplers import RowBatchSampler, RowSampler
 from .whole_batches import RowBatch, row_of

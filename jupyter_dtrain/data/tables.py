@@ -10,7 +10,8 @@ import torch
 from ..errors import DataError
 from ..system import read_counters
 from ..system.read_counters import DECODING
-from .columns import Column, Selection, fill_nulls, nbytes_of
+from .columns import Column, Selection, fill_nulls
+from .decoded_rows import nbytes_of
 from .order import Numbers
 from .row_groups import RowGroups
 
