@@ -27,7 +27,8 @@ from ...serialization.shared_values import is_shared_value
 from ..user_frames import is_users, is_users_module
 from .fetch import has_rows
 from .method_names import MUTATING
-from .stores import Kind, Writes, writes_of
+from .stores import Writes, writes_of
+from .value_kinds import Kind
 
 _Cached = type(lru_cache(lambda: None))
 _MOST, _WIDTH = 2000, 64  # objects that are looked at, and of one container
