@@ -16,6 +16,7 @@ from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
 
+from ..serialization.copy_restore import DEFAULTS
 from ..serialization.module_reducers import is_dynamic
 
 _OF_THE_PROCESS = frozenset({"__main__", "IPython", "ipykernel", "os", "sys", __name__.partition(".")[0]})
@@ -25,7 +26,7 @@ _ORIGINALS: dict[int, Any] = {}  # what libraries have themselves, by what is in
 
 @dataclass(eq=False)
 class Patch:
-    """An attribute of a library's module or class that the notebook has set."""
+    """An attribute of a library's module, class or function that the notebook has set."""
 
     owner: Any
     name: str
@@ -40,7 +41,7 @@ def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list
     for text, names in texts:
         for path, name in _assigned(text):
             owner = _resolve(path, names)
-            value = getattr(owner, "__dict__", {}).get(name, _MISSING)
+            value = _now(owner, name)
             if value is not _MISSING and _is_librarys(owner) and not _is_its_own(value, owner, name):
                 found[id(owner), name] = Patch(owner, name, value)
     return list(found.values())
@@ -50,7 +51,7 @@ def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list
 def in_place(objects: Iterable[object]) -> Iterator[None]:
     """Let libraries have the patches that are among `objects`, until the end of the ``with`` block."""
     made = [patch for patch in objects if isinstance(patch, Patch)]
-    before = [vars(patch.owner).get(patch.name, _MISSING) for patch in made]
+    before = [_now(patch.owner, patch.name) for patch in made]
     try:
         for patch, value in zip(made, before, strict=True):
             _ORIGINALS[id(patch.value)] = value
@@ -72,10 +73,16 @@ def original(function: Any) -> Any:
 
 
 def _is_librarys(owner: Any) -> bool:
-    if not (type(owner) is ModuleType or isinstance(owner, type)) or is_dynamic(owner):
+    if not (type(owner) in (ModuleType, FunctionType) or isinstance(owner, type)) or is_dynamic(owner):
         return False
     home = owner.__name__ if isinstance(owner, ModuleType) else owner.__module__
     return home.partition(".")[0] not in _OF_THE_PROCESS
+
+
+def _now(owner: Any, name: str) -> Any:
+    if type(owner) is FunctionType and name in DEFAULTS:
+        return getattr(owner, name)
+    return getattr(owner, "__dict__", {}).get(name, _MISSING)
 
 
 def _is_its_own(value: Any, owner: Any, name: str) -> bool:
@@ -118,6 +125,8 @@ def _assigned(text: str) -> tuple[tuple[tuple[str, ...], str], ...]:
 def _set_by(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
     match node:
         case ast.Attribute(value=owner, attr=name, ctx=ast.Store()):
+            yield owner, name
+        case ast.Subscript(value=ast.Attribute(value=owner, attr="__kwdefaults__" as name), ctx=ast.Store()):
             yield owner, name
         case ast.Call(func=ast.Name("setattr"), args=[owner, ast.Constant(value=str(name)), _]):
             yield owner, name

@@ -12,9 +12,9 @@ did not change costs a comparison and no bytes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from .torch_reducers import is_leaf
 
 ABSENT = object()
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes
+DEFAULTS = ("__defaults__", "__kwdefaults__")  # attributes of a function that are not in its dict
 _PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that it keeps for itself
 
 
@@ -96,6 +97,8 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
         return {**(own or {}), "requires_grad": obj.requires_grad, "grad": obj.grad} if is_leaf(obj) else dict(own or {})
     if isinstance(obj, type | ModuleType):
         return {key: value for key, value in vars(obj).items() if key not in _PYTHONS_OWN}
+    if kind is FunctionType:
+        return {**(own or {}), **{name: getattr(obj, name) for name in DEFAULTS}}
     slots = slots_of(kind)
     if own is None and not slots:
         return None
@@ -125,7 +128,7 @@ def _restore_attributes(obj: Any, new: Contents) -> None:
             own.pop(name, None)
         return
     base: Any = type if isinstance(obj, type) else object
-    slots = () if isinstance(obj, type) else slots_of(type(obj))
+    slots: Collection[str] = () if isinstance(obj, type) else DEFAULTS if type(obj) is FunctionType else slots_of(type(obj))
     for name in new.removed:
         if isinstance(own, dict) and name not in slots:
             own.pop(name, None)

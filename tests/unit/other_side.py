@@ -16,6 +16,7 @@ import torch
 
 from jupyter_dtrain.analysis.names import find_names
 from jupyter_dtrain.capture.bundle import Bundle, pack, unpack
+from jupyter_dtrain.capture.library_patches import in_place
 from jupyter_dtrain.capture.process_state import ProcessSettings
 from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.engine.arrival.modules import LocalModules, found_by_name
@@ -105,7 +106,7 @@ def run(
         devices = DeviceNames(namespace, tracked, torch.device("cpu"))
         home = CellResults(namespace, tracked)
         random_state.set()
-        with found_by_name(tracked, namespace), devices.in_place():
+        with in_place(tracked), found_by_name(tracked, namespace), devices.in_place():
             value = run_cell(source, "<cell>", namespace)
         _modules.note()
         packed, not_returned = home.pack(value)
