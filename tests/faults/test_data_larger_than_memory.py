@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.faults.control_groups import ControlGroups
 from tests.notebook import kernel
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, Notebook, difference
@@ -56,54 +53,6 @@ for x, row in loader:
 STATE = "(count, total, squares, batches, [p.detach() for p in model.parameters()])"
 
 
-class ControlGroups:
-    """A control group of memory, of one gigabyte, for each process that is given one."""
-
-    def __init__(self, top: Path, *, is_v2: bool) -> None:
-        self._top, self._is_v2 = top, is_v2
-        self._numbers = itertools.count()
-        self._known: set[int] = set()
-        self.made: list[Path] = []
-
-    def limit(self, watchers: list[int]) -> None:
-        """Put each process of a cluster that is in none yet into a group of its own."""
-        found = set()
-        for watcher in watchers:
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
-                found |= {watcher, *(process.pid for process in psutil.Process(watcher).children(recursive=True))}
-        for pid in found - self._known:
-            self._known.add(pid)
-            group = self._top / f"dtrain-test-{os.getpid()}-{next(self._numbers)}"
-            group.mkdir()
-            self.made.append(group)
-            (group / ("memory.max" if self._is_v2 else "memory.limit_in_bytes")).write_text(str(GIGABYTE))
-            with contextlib.suppress(ProcessLookupError):
-                (group / "cgroup.procs").write_text(str(pid))
-
-    def peaks(self) -> list[int]:
-        name = "memory.peak" if self._is_v2 else "memory.max_usage_in_bytes"
-        return [int((group / name).read_text()) for group in self.made]
-
-    def remove(self) -> None:
-        for group in self.made:
-            for pid in (group / "cgroup.procs").read_text().split():
-                (group.parent / "cgroup.procs").write_text(pid)
-            group.rmdir()
-
-
-@pytest.fixture
-def groups() -> Iterator[ControlGroups]:
-    """What limits processes; skips where that takes rights that there are not."""
-    old, new = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-    is_v2 = (new / "cgroup.controllers").exists()
-    top = new if is_v2 else old
-    if not os.access(top / "cgroup.procs", os.W_OK) or (is_v2 and "memory" not in (new / "cgroup.subtree_control").read_text()):
-        pytest.skip("no control groups of memory to be made here")
-    made = ControlGroups(top, is_v2=is_v2)
-    yield made
-    made.remove()
-
-
 def start(notebook: Notebook, engines: int, groups: ControlGroups) -> list[int]:
     """Start engines, each of which may take a gigabyte, and return what watches over them."""
     notebook.run(f"%distribute start -n {engines} --device cpu")
@@ -112,7 +61,8 @@ def start(notebook: Notebook, engines: int, groups: ControlGroups) -> list[int]:
     return watchers
 
 
-def test_each_row_is_used_once(module_notebook, new_notebook, groups, monkeypatch):
+def test_each_row_is_used_once(module_notebook, new_notebook, control_groups, monkeypatch):
+    groups = control_groups(GIGABYTE)
     monkeypatch.setattr(kernel, "LIMIT", 1800.0)  # seconds
     if shutil.disk_usage(Path.cwd()).free < 20 * GIGABYTE:
         pytest.skip("takes 6 GB of disk")
