@@ -8,10 +8,8 @@ after a cable was cut, the agent ends its engines by itself (`FENCE`), before th
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import shutil
 import signal
@@ -20,35 +18,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from ...errors import ClusterError, DtrainError
 from ...protocol import HOST_VARIABLE
-from ...system.resources import OVERFLOW
-from ..devices import cpu_name
-from ..folders import Folders, sweep
+from ..folders import sweep
 from . import dialed_link
-from .frames import BEAT, CHUNK, FENCE, IDLE, MAGIC, VERSION, Header, checked_name, read_frame, write_frame
+from .agent_files import AgentFiles
+from .frames import BEAT, FENCE, IDLE, MAGIC, VERSION, Header, read_frame, write_frame
+from .host_facts import facts_of_host, interface_of
 
 LOOK, SETTLES = 2.0, 0.25  # seconds between looks for a guard that is stopped, and until an end is told in a job
 OF_A_STEP = r"SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN)|OMPI_|PMIX?_|MPI_LOCAL"
 """Variables that say which of how many of Slurm's or MPI's processes this one is: libraries would take engines for these."""
-LIBRARIES = ("torch", "ipyparallel", "numpy", "cloudpickle")
-"""Whose versions have to be the notebook's: what is sent is pickled by them, and numbers are to be the same."""
-
-
-def versions() -> dict[str, str]:
-    """Return what this process runs with, by name; of what is not installed an empty text."""
-    own = sys.modules[str(__package__).partition(".")[0]].__version__
-    found = {"jupyter_dtrain": own, "Python": ".".join(platform.python_version_tuple()[:2])}
-    for name in LIBRARIES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = ""
-    return found
 
 
 class HostAgent:
@@ -71,15 +54,14 @@ class HostAgent:
         self._ended = threading.Event()
         self._processes: Any = None
         self._launcher: Any = None
-        self._folders: Folders | None = None
-        self._blobs, self._kept = Path(), list[Path]()
+        self._kept: list[Path] = []
         self._plans: list[Any] = []
-        self._sending = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dtrain-send")
+        self._files = AgentFiles(self._say)
 
     def serve(self) -> None:
         """Do what is asked until the notebook is gone or silent; then leave nothing behind."""
         self._answers.write(MAGIC)
-        self._say({"event": "hello", "version": VERSION, **self._facts()})
+        self._say({"event": "hello", "version": VERSION, **facts_of_host(), "notebook": self._notebook, "address": self._address})
         for loop in (self._beat, self._fence, self._look_after_guard):
             threading.Thread(target=loop, daemon=True).start()
         try:
@@ -105,22 +87,6 @@ class HostAgent:
     def _say(self, header: Header, payload: bytes | memoryview = b"") -> None:
         with self._writing, contextlib.suppress(OSError, ValueError):  # nobody listens any more: the end of the requests says so too
             write_frame(self._answers, header, payload)
-
-    def _facts(self) -> Header:
-        shared = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
-        return {
-            "host": socket.gethostname(),
-            "node": os.environ.get("SLURMD_NODENAME", ""),
-            "resolves": _resolved(socket.gethostname()),
-            "versions": versions(),
-            "python": sys.executable,
-            "processor": cpu_name(),
-            "notebook": self._notebook,
-            "address": self._address,
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-            "shared_memory": shared.free if shared is not None else 0,
-            "time": time.time(),
-        }
 
     def _beat(self) -> None:
         while not self._ended.wait(BEAT):
@@ -148,7 +114,8 @@ class HostAgent:
     # -- what it is asked --------------------------------------------------------------------------------------------
 
     def _do(self, header: Header, payload: bytes) -> None:
-        action: Callable[..., Header | None] | None = getattr(self, f"do_{header.pop('do')}", None)
+        name = f"do_{header.pop('do')}"
+        action: Callable[..., Header | None] | None = getattr(self, name, None) or getattr(self._files, name, None)
         number = header.pop("number", None)
         try:
             if action is None:
@@ -194,27 +161,12 @@ class HostAgent:
         sweep()
         with contextlib.suppress(OSError):  # as an engine does that is to be in a folder that is not there
             os.chdir(cwd)
-        self._blobs = Path(blobs)
-        is_notebooks = self._blobs.is_dir()  # its name is known to the notebook's process alone, and to its host
-        self._folders = folders = Folders()
-        shutil.rmtree(folders.blobs, ignore_errors=True)
-        folders.blobs = self._blobs
-        kept = [folder for folder in folders.all if folder != self._blobs]
-        if not is_notebooks:
-            # Where the notebook's host has little shared memory it lies in a folder of the notebook's, which is nobody's here.
-            made = [folder for folder in (self._blobs, *self._blobs.parents) if not folder.exists()]
-            for folder in reversed(made):
-                folder.mkdir(mode=0o700)
-            overflow = folders.private / "overflow"
-            overflow.mkdir(mode=0o700, exist_ok=True)
-            (self._blobs / OVERFLOW).symlink_to(overflow)
-            kept.append(made[-1])
-        self._kept = kept
+        is_notebooks, folders, self._kept = self._files.begin(Path(blobs))
         if hash_seed:  # a set of texts has one order on all hosts
             os.environ["PYTHONHASHSEED"] = hash_seed
-        self._processes = processes = GuardedProcesses(kept, on_exit=self._tell_exit, on_start=self._tell_start)
+        self._processes = processes = GuardedProcesses(self._kept, on_exit=self._tell_exit, on_start=self._tell_start)
         environment = process_environment(folders, marker=marker, connection_file=folders.private / "engine.json")
-        interface = _interface_of(address)
+        interface = interface_of(address)
         environment |= {f"{library}_SOCKET_IFNAME": interface for library in ("GLOO", "NCCL", "TP")}
         environment["MASTER_ADDR"] = address
         environment[HOST_VARIABLE] = socket.gethostname()
@@ -224,8 +176,8 @@ class HostAgent:
 
     def do_connect(self, *, connection: Header) -> None:
         """Let engines know of the controller, by a file that this user alone may read."""
-        assert self._folders is not None
-        file = self._folders.private / "engine.json"
+        assert self._files.own is not None
+        file = self._files.own.private / "engine.json"
         descriptor = os.open(file.with_suffix(".new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as new:
             json.dump(connection, new)
@@ -253,8 +205,8 @@ class HostAgent:
         """Return the last that a process wrote."""
         from ..crash_log import last_words
 
-        assert self._folders is not None
-        return {"text": self._folders.log_tail(name, last_words)}
+        assert self._files.own is not None
+        return {"text": self._files.own.log_tail(name, last_words)}
 
     def _tell_start(self, name: str, pid: int) -> None:
         self._say({"event": "started", "name": name, "pid": pid})
@@ -262,70 +214,6 @@ class HostAgent:
     def _tell_exit(self, name: str, status: int) -> None:
         if not self._settles or not self._ended.wait(self._settles):
             self._say({"event": "exited", "name": name, "status": status})
-
-    # -- files, below the folder of buffers --------------------------------------------------------------------------
-
-    def do_missing(self, *, names: list[str]) -> Header:
-        """Return which of these files are not here."""
-        return {"missing": [name for name in names if not (self._blobs / checked_name(name)).exists()]}
-
-    def do_put(self, *, name: str, offset: int, last: bool, payload: bytes = b"") -> None:
-        """Write a part of a file, which is there as a whole with the `last` one."""
-        path = self._blobs / checked_name(name)
-        aside = path.with_name(f".in-{path.name}")
-        if not offset:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with aside.open("r+b" if offset else "wb") as file:
-            file.seek(offset)
-            file.write(payload)
-        if last:
-            aside.rename(path)
-
-    def do_get(self, *, name: str, transfer: int) -> None:
-        """Send a file. In a thread of its own: the notebook's signs of life are heard meanwhile."""
-        path = self._blobs / checked_name(name)
-        self._sending.submit(self._send, path, transfer)
-
-    def _send(self, path: Path, transfer: int) -> None:
-        try:
-            with path.open("rb") as file:
-                while part := file.read(CHUNK):
-                    self._say({"event": "part", "transfer": transfer}, part)
-            self._say({"event": "whole", "transfer": transfer})
-        except OSError as error:
-            self._say({"event": "whole", "transfer": transfer, "error": error.strerror or str(error)})
-
-    def do_remove(self, *, names: list[str]) -> None:
-        """Remove files, and folders with all that is in them."""
-        for name in names:
-            path = self._blobs / checked_name(name)
-            for found in path.parent.glob(path.name):
-                if found.is_dir() and not found.is_symlink():
-                    shutil.rmtree(found, ignore_errors=True)
-                else:
-                    found.unlink(missing_ok=True)
-
-    def do_keep(self, *, names: list[str]) -> None:
-        """Remove the buffers that are not among these: what is hidden, as snapshots are, stays."""
-        kept = set(names)
-        self.do_remove(names=[entry.name for entry in self._blobs.iterdir() if entry.name not in kept and not entry.name.startswith(".")])
-
-
-def _resolved(name: str) -> str:
-    try:
-        return socket.gethostbyname(name)
-    except OSError:
-        return ""
-
-
-def _interface_of(address: str) -> str:
-    """Return the name of the interface that has `address`."""
-    import psutil
-
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(found.address == address for found in addresses):
-            return name
-    raise ClusterError(f"no interface of it has the address {address} that it is reached by: an address that is translated on the way")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...errors import ClusterError
-from .host_agent import versions
+from .host_facts import versions
 from .remote_host import RemoteHost
 
 SHARED_MEMORY = 1 << 29

@@ -1,0 +1,109 @@
+"""Files below a host's folder of buffers, as the notebook asks its agent for them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ...system.resources import OVERFLOW
+from ..folders import Folders
+from .frames import CHUNK, Header, checked_name
+
+
+class AgentFiles:
+    """Does what the notebook asks of files.
+
+    Parameters
+    ----------
+    say : callable
+        Sends a header, and bytes with it, to the notebook.
+
+    Attributes
+    ----------
+    folder : Path
+        What all names are below.
+    own : Folders, optional
+        Of this process, once there are.
+    """
+
+    def __init__(self, say: Callable[[Header, bytes], None]) -> None:
+        self.folder = Path()
+        self.own: Folders | None = None
+        self._say = say
+        self._sending = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dtrain-send")
+
+    def begin(self, folder: Path) -> tuple[bool, Folders, list[Path]]:
+        """Take `folder`, the notebook's of buffers, and make it where it is not there.
+
+        Returns
+        -------
+        is_notebooks : bool
+            Whether this host is the notebook's.
+        folders : Folders
+            Of this process.
+        kept : list of Path
+            Those that are to be removed at its end.
+        """
+        self.folder = folder
+        is_notebooks = folder.is_dir()  # its name is known to the notebook's process alone, and to its host
+        self.own = folders = Folders()
+        shutil.rmtree(folders.blobs, ignore_errors=True)
+        folders.blobs = folder
+        kept = [other for other in folders.all if other != folder]
+        if not is_notebooks:
+            # Where the notebook's host has little shared memory it lies in a folder of the notebook's, which is nobody's here.
+            made = [part for part in (folder, *folder.parents) if not part.exists()]
+            for part in reversed(made):
+                part.mkdir(mode=0o700)
+            overflow = folders.private / "overflow"
+            overflow.mkdir(mode=0o700, exist_ok=True)
+            (folder / OVERFLOW).symlink_to(overflow)
+            kept.append(made[-1])
+        return is_notebooks, folders, kept
+
+    def do_missing(self, *, names: list[str]) -> Header:
+        """Return which of these files are not here."""
+        return {"missing": [name for name in names if not (self.folder / checked_name(name)).exists()]}
+
+    def do_put(self, *, name: str, offset: int, last: bool, payload: bytes = b"") -> None:
+        """Write a part of a file, which is there as a whole with the `last` one."""
+        path = self.folder / checked_name(name)
+        aside = path.with_name(f".in-{path.name}")
+        if not offset:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with aside.open("r+b" if offset else "wb") as file:
+            file.seek(offset)
+            file.write(payload)
+        if last:
+            aside.rename(path)
+
+    def do_get(self, *, name: str, transfer: int) -> None:
+        """Send a file. In a thread of its own: the notebook's signs of life are heard meanwhile."""
+        path = self.folder / checked_name(name)
+        self._sending.submit(self._send, path, transfer)
+
+    def _send(self, path: Path, transfer: int) -> None:
+        try:
+            with path.open("rb") as file:
+                while part := file.read(CHUNK):
+                    self._say({"event": "part", "transfer": transfer}, part)
+            self._say({"event": "whole", "transfer": transfer}, b"")
+        except OSError as error:
+            self._say({"event": "whole", "transfer": transfer, "error": error.strerror or str(error)}, b"")
+
+    def do_remove(self, *, names: list[str]) -> None:
+        """Remove files, and folders with all that is in them."""
+        for name in names:
+            path = self.folder / checked_name(name)
+            for found in path.parent.glob(path.name):
+                if found.is_dir() and not found.is_symlink():
+                    shutil.rmtree(found, ignore_errors=True)
+                else:
+                    found.unlink(missing_ok=True)
+
+    def do_keep(self, *, names: list[str]) -> None:
+        """Remove the buffers that are not among these: what is hidden, as snapshots are, stays."""
+        kept = set(names)
+        self.do_remove(names=[entry.name for entry in self.folder.iterdir() if entry.name not in kept and not entry.name.startswith(".")])

@@ -1,0 +1,64 @@
+"""What a host tells of itself: what it runs with, its processor, its memory and its addresses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import socket
+import sys
+import time
+from pathlib import Path
+
+from ...errors import ClusterError
+from ..devices import cpu_name
+from .frames import Header
+
+LIBRARIES = ("torch", "ipyparallel", "numpy", "cloudpickle")
+"""Whose versions have to be the notebook's: what is sent is pickled by them, and numbers are to be the same."""
+
+
+def versions() -> dict[str, str]:
+    """Return what this process runs with, by name; of what is not installed an empty text."""
+    own = sys.modules[str(__package__).partition(".")[0]].__version__
+    found = {"jupyter_dtrain": own, "Python": ".".join(platform.python_version_tuple()[:2])}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+def facts_of_host() -> Header:
+    """Return what the notebook has to know of the host that this process is on."""
+    shared = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
+    return {
+        "host": socket.gethostname(),
+        "node": os.environ.get("SLURMD_NODENAME", ""),
+        "resolves": _resolved(socket.gethostname()),
+        "versions": versions(),
+        "python": sys.executable,
+        "processor": cpu_name(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "shared_memory": shared.free if shared is not None else 0,
+        "time": time.time(),
+    }
+
+
+def _resolved(name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError:
+        return ""
+
+
+def interface_of(address: str) -> str:
+    """Return the name of the interface that has `address`."""
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(found.address == address for found in addresses):
+            return name
+    raise ClusterError(f"no interface of it has the address {address} that it is reached by: an address that is translated on the way")
