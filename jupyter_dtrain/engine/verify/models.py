@@ -19,23 +19,19 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...options import Verify
-from ..forward.arguments import CallArguments
 from ..forward.module_state import ModuleInfo
 from ..module_tree import IdentityMap, layers_taking_statistics
-from ..tensor.placement_types import GlobalTensor, Shard, to_local
+from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange
-from .frozen import Freezer, apart
-from .gradient_probes import Projections, projections
+from .compared_call import TOO_LARGE, ComparedCall, state_before
 from .noted_state import StateBefore
 from .report import Finding, GoBack, kind_of, shown
 from .schedule import FAR, Schedule, Turn
-from .trial import GivenUp, unnoticed
-from .verdict import GRADIENTS, SeenCall, WholeCall, differs_here, verdict
+from .verdict import GRADIENTS, SeenCall, WholeCall, verdict
 
 MOST_KINDS = 8
 """Sizes of batches of which the first call is checked, of each model in training and in evaluation; of others a later one."""
-TOO_LARGE = "the whole batch does not fit"
 
 
 class ModelChecks:
@@ -69,8 +65,8 @@ class ModelChecks:
         say: Callable[[str], None],
         step: Callable[[], int],
     ) -> None:
-        self._passes, self._scale, self._say, self._step = passes, scale, say, step
-        self._statistics_per_rank, self._draws_per_rank = statistics_per_rank, draws_per_rank
+        self._computed = ComparedCall(passes=passes, scale=scale, draws_per_rank=draws_per_rank)
+        self._say, self._step, self._statistics_per_rank = say, step, statistics_per_rank
         self.schedule = Schedule(mode)
         self._turns: IdentityMap[dict[tuple[bool, int], Turn]] = IdentityMap()
         self._turn = Turn()  # of the call that is made now
@@ -133,8 +129,8 @@ class ModelChecks:
         self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: Any, turn: Turn
     ) -> Any:
         began = time.perf_counter()
-        before = _before(module)
-        whole = self._try_whole(alone, module, given, before)
+        before = state_before(module)
+        whole = self._computed.whole(alone, module, given, before)
         seconds = time.perf_counter() - began
         of_all = Exchange.objects((whole.given_up, whole.error is not None))
         if any(given_up for given_up, _ in of_all) or len({failed for _, failed in of_all}) > 1:
@@ -143,12 +139,12 @@ class ModelChecks:
             return seen()
         if whole.error is not None:  # as one process would, all ranks fail: a part without the sample that is at fault would not
             return self._given_whole(seen, called)
-        result, mine = self._try(seen, module, called, whole, before)
+        result, mine = self._computed.parts(seen, module, called, whole, before)
         began = time.perf_counter()
         of_ranks: list[SeenCall] = Exchange.objects(mine)
         found = verdict(of_ranks, whole)
         if found:
-            found = found if self._is_certain(alone, module, given, before, whole) else ""
+            found = found if self._computed.is_certain(alone, module, given, before, whole) else ""
         elif mine.failed:
             raise RuntimeError("a model's call has failed on a rank")
         seconds += time.perf_counter() - began
@@ -170,96 +166,6 @@ class ModelChecks:
         if why == TOO_LARGE:
             self._say(f"The whole batch of `{type(module).__name__}` does not fit one engine, so its parts are not compared with it.")
 
-    # -- the two computations ---------------------------------------------------------------------------------------
-
-    def _try_whole(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore) -> WholeCall:
-        """Return what the whole batch comes to; all is as before then. A collective."""
-        whole = WholeCall()
-        values = pytree.tree_map(self._plain, given)
-        if before.reachable.obstacle:
-            whole.given_up = before.reachable.obstacle
-            return whole
-        try:
-            with CallArguments(*values).as_before(self._plain), unnoticed():
-                before.forbid_writing()
-                with before.writes:
-                    result = alone(values)
-                whole.has_drawn = before.has_drawn_for_cell()
-                whole.streams, whole.changes = before.streams(), before.changes()
-                leaves = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-                if not any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in pytree.tree_leaves(given)):
-                    with before.writes:  # behind arguments that have a graph there may be calls of the same model
-                        whole.gradients = self._gradients(module, leaves, scale=1.0)
-                freezer = Freezer({})
-                whole.results = [freezer.frozen(leaf) for leaf in pytree.tree_leaves(result)]
-        except GivenUp as error:
-            whole.given_up = str(error)
-        except (MemoryError, torch.OutOfMemoryError):
-            whole.given_up = TOO_LARGE
-        except Exception as error:
-            whole.error = error.with_traceback(None)
-        finally:
-            before.restore()
-        return whole
-
-    def _plain(self, value: Any) -> Any:
-        if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
-            return value
-        if not isinstance(value, GlobalTensor):
-            return value
-        with torch.no_grad():  # past the view, which would keep the whole, as something that the cell has read
-            whole = Exchange().full_tensor(value).detach()
-        return whole.requires_grad_(value.requires_grad) if whole.is_floating_point() else whole
-
-    def _gradients(self, module: nn.Module, leaves: list[torch.Tensor], *, scale: float) -> Projections | None:
-        parts = [to_local(leaf) if isinstance(leaf, GlobalTensor) else leaf for leaf in leaves]
-        placements = [leaf.placement if isinstance(leaf, GlobalTensor) else None for leaf in leaves]
-        return projections(module, parts, placements, scale=scale, passes=self._passes)
-
-    def _try(
-        self, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, whole: WholeCall, before: StateBefore
-    ) -> tuple[Any, SeenCall]:
-        """Make the call as always, and compare."""
-        mine = SeenCall()
-        try:
-            result = seen()
-        except Exception as error:
-            mine.failed, mine.different = True, f"it fails on a part: {type(error).__name__}: {error}"
-            return None, mine
-        leaves = pytree.tree_leaves(result)
-        cell, others = before.streams()
-        assert whole.streams is not None
-        drew_alone = whole.has_drawn and cell != whole.streams[0]
-        if drew_alone or (self._draws_per_rank and not others.are(whole.streams[1])):
-            mine.given_up = "it draws for each rank"
-            return result, mine
-        mine.different = differs_here(leaves, others, whole, before, mine.sums)
-        if not mine.different and not called.is_open and whole.gradients is not None:
-            after = _before(module)
-            try:
-                with after.writes:  # a backward pass may compute activations again, and count them
-                    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-                    mine.gradients = self._gradients(module, tensors, scale=self._scale)
-            finally:
-                after.restore()
-        return result, mine
-
-    # -- what is made of it ---------------------------------------------------------------------------------------------
-
-    def _is_certain(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore, whole: WholeCall) -> bool:
-        """Return whether the whole batch comes to the same once more: where not even that is so, nothing is known. A collective."""
-        if not all(Exchange.objects(before.can_restore())):
-            return False
-        after = _before(module)
-        before.restore()
-        again = self._try_whole(alone, module, given, before)
-        after.restore()
-        same = not again.given_up and again.error is None and len(again.results) == len(whole.results)
-        same = same and not any(apart(*both) for both in zip(whole.results, again.results, strict=True))
-        same = same and whole.changes.keys() == again.changes.keys()
-        same = same and not any(apart(whole.changes[key][1], again.changes[key][1]) for key in whole.changes)
-        return all(Exchange.objects(bool(same)))
-
     def _mended(
         self, found: str, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, before: StateBefore, whole: WholeCall, turn: Turn
     ) -> Any:
@@ -272,7 +178,7 @@ class ModelChecks:
         before.restore()
         if not called.is_open and found != GRADIENTS:  # those of an open model are not looked at
             called.is_open = True
-            result, mine = self._try(seen, module, called, whole, before)
+            result, mine = self._computed.parts(seen, module, called, whole, before)
             if not verdict(Exchange.objects(mine), whole):
                 turn.checked, turn.last = self._step(), turn.calls
                 self._tell(kind, found, "runs like the cell's own code, on the whole batch,")
@@ -293,9 +199,3 @@ def _total_of(given: tuple[tuple[Any, ...], dict[str, Any]]) -> int:
         if type(value) is GlobalTensor and isinstance(value.placement, Shard):
             return value.placement.share.total
     return 0
-
-
-def _before(module: nn.Module) -> StateBefore:
-    before = StateBefore([(f"`{type(module).__name__}`", module)])
-    before.copy_statistics(module)
-    return before
