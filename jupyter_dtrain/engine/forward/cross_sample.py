@@ -118,9 +118,9 @@ class SamplesOfCall:
         if not alone:
             return False
         known = result if shows_itself(self.module, drawing, self.sites) else None
-        share = Part(own, self.view.shard_argument(self.placement), known)
+        share = Part(own, self.view.arguments.shard_argument(self.placement), known)
         of_all = [Part(slice(0, total), self.view.full_tensor), share]
-        if self.view.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
+        if self.view.arguments.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
             return any(self._of_ranks(of_all)) or (others_code and self._flow_together())
         tried = alone[:1] if others_code else alone
         of_ranks = self._of_ranks([share, *map(self._part, tried)])
@@ -133,14 +133,14 @@ class SamplesOfCall:
     def _flow_together(self) -> bool:
         """Return whether something is made of several samples, in any rank's calls, that makes no difference to them yet. A collective."""
         if any(Exchange.objects(len({flow.number for flow in self.flows}) < 2)):
-            self._of_ranks([Part(self.placement.share.loaded, self.view.shard_argument(self.placement))])
+            self._of_ranks([Part(self.placement.share.loaded, self.view.arguments.shard_argument(self.placement))])
         pairs = ((one, other) for one in self.flows[:1] for other in self.flows if other.number != one.number)
         found = next((one.mixes(other, _differs) for one, other in pairs), None)
         return any(Exchange.objects(found is not None))
 
     def _part(self, some: slice) -> Part:
         start = self.placement.share.loaded.start
-        return Part(slice(start + some.start, start + some.stop), self.view.some(self.placement, some))
+        return Part(slice(start + some.start, start + some.stop), self.view.arguments.some(self.placement, some))
 
     def _of_ranks(self, parts: Sequence[Part]) -> list[bool | None]:
         depends = depends_across_samples(

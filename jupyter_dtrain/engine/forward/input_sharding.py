@@ -13,8 +13,8 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ..tensor.batch_shard import BatchShard
+from ..tensor.model_results import NeedsFullBatch
 from ..tensor.placement_types import GlobalTensor, Shard, from_local
-from ..tensor.view import NeedsFullBatch
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 

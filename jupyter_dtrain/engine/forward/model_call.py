@@ -29,10 +29,11 @@ from ..rng.streams import ModelStream
 from ..tensor.agreed import FailedOnShard
 from ..tensor.batch_norm import GlobalNormalization, NormalizationLayers
 from ..tensor.compile import compiled
+from ..tensor.model_results import NeedsFullBatch
 from ..tensor.placement_types import GlobalTensor, Shard, source_of
 from ..tensor.recompute import BackwardPasses
 from ..tensor.thread_guard import in_turn
-from ..tensor.view import GlobalView, NeedsFullBatch
+from ..tensor.view import GlobalView
 from .activation_checkpoint import CheckpointedBlocks
 from .cross_sample import FEWEST, SEQUENCE_LAYERS
 from .input_sharding import InputSharding, MarkedNow, mark
@@ -186,11 +187,11 @@ class ModelCalls:
             return self._opened(original, module, args, kwargs)
         if called.marked:
             mark((args, kwargs), called.marked.get(module.training, ()))
-        own, placement = view.enter((args, kwargs))
+        own, placement = view.arguments.enter((args, kwargs))
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)
-        if self._layers.take_statistics(module) and view.smallest(placement) < FEWEST:
+        if self._layers.take_statistics(module) and view.arguments.smallest(placement) < FEWEST:
             # A layer that normalizes over the batch refuses a single sample.
             return self._on_whole(original, module, args, kwargs)
         own_call = partial(self._enclosed, original, module, stream=self._stream)

@@ -28,9 +28,10 @@ from ..tensor.autograd_function import must_be_whole
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.caught import may_be_caught
 from ..tensor.compile import not_compiled
+from ..tensor.model_results import NeedsFullBatch, place_results
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
-from ..tensor.view import GlobalView, NeedsFullBatch
+from ..tensor.view import GlobalView
 from .arguments import CallArguments
 from .cross_sample import SamplesOfCall, at_the_end, scales_tables
 from .input_sharding import MarkedNow, marked
@@ -145,7 +146,7 @@ class ShardedCall:
             result = handed.with_kept(result)
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
             one_more = self._call_with_one_more
-            placed = self.view.leave(
+            placed = place_results(
                 result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more, on_new=self._new_results
             )
             if first is not None and self.stream is not None and self._samples(self.stream).mix(result, drawing):
@@ -219,7 +220,7 @@ class ShardedCall:
 
     def _call_on_own(self, call: Callable[[Any], Any]) -> tuple[Any, GlobalSampling | None]:
         self._handed.restore()
-        self._handed.shard(self.view.shard_argument(self.placement))
+        self._handed.shard(self.view.arguments.shard_argument(self.placement))
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
             return call(self.own), drawing
 
@@ -308,7 +309,11 @@ class ShardedCall:
         other rank leave alike goes by none: a count of calls.
         """
         ends: list[str] = []
-        for convert in (self.view.shard_argument(self.placement), self.view.add_sample(self.placement), self.view.full_tensor):
+        for convert in (
+            self.view.arguments.shard_argument(self.placement),
+            self.view.arguments.add_sample(self.placement),
+            self.view.full_tensor,
+        ):
             with suppress(Exception):
                 self._call_to_learn(convert, at_the_end(lambda: ends.append(fingerprint(changes))), as_it_is=True)
         differ = bool(changes) and (len(ends) < 3 or len(set(ends)) > 1)
@@ -341,5 +346,5 @@ class ShardedCall:
     def _call_with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
         """Run the model on one sample more than the rank's; ``None``: it takes no other number of samples than it was made for."""
         with suppress(Exception):
-            return self._call_to_learn(self.view.add_sample(self.placement), mode)
+            return self._call_to_learn(self.view.arguments.add_sample(self.placement), mode)
         return None

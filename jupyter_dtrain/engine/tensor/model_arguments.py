@@ -1,0 +1,109 @@
+"""Where a batch enters a model: of what spans the ranks the model gets the rank's part.
+
+What the cell has made for the batch (noise, a first hidden state) is cut to match.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from .ops.dispatch import Rules
+from .ops.operands import at
+from .placement_types import GlobalTensor, Shard, to_local
+
+
+class _Unrelated(Exception):
+    """It cannot be told which part of a model's argument goes with the rank's part of another."""
+
+
+class ModelArguments:
+    """Makes of a model's arguments the rank's own.
+
+    Parameters
+    ----------
+    rules : Rules
+    """
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+
+    def enter(self, values: Any) -> tuple[Any, Shard | None]:
+        """Return a model's arguments as the rank's own, and the placement of the first one that spans the ranks.
+
+        Of what spans the ranks as ``(B, …)`` the model gets ``(b, …)``. A tensor that the cell has made for the batch (noise, a first
+        hidden state ``(layers, B, H)``, times of a diffusion) is cut to match, if one of its first two dims has the size ``B``. Where it
+        cannot be told how the arguments belong together, all are whole.
+        """
+        args, kwargs = values
+        if self._rules.transforms:
+            return pytree.tree_map(self._rules.full_tensor, values), None
+        if len(args) == 1 and not kwargs and type(args[0]) is GlobalTensor and isinstance(args[0].placement, Shard):
+            return ((self._own(args[0], args[0].placement),), kwargs), args[0].placement
+        leaves, tree = pytree.tree_flatten(values)
+        shards = [value.placement for value in leaves if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard)]
+        if not shards:
+            return pytree.tree_unflatten([self._rules.full_tensor(value) for value in leaves], tree), None
+        placement = shards[0]
+        try:
+            if any(other.share != placement.share for other in shards):
+                raise _Unrelated
+            own = [self._own(value, placement) for value in leaves]
+        except _Unrelated:
+            return pytree.tree_unflatten([self._rules.full_tensor(value) for value in leaves], tree), None
+        return pytree.tree_unflatten(own, tree), placement
+
+    def _own(self, value: Any, placement: Shard) -> Any:
+        if isinstance(value, GlobalTensor):
+            self._rules.used = True
+            self._rules.take_back(value)
+            of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
+            return to_local(value) if of_batch else self._rules.full_tensor(value)
+        if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
+            return value
+        dims = [dim for dim, size in enumerate(value.shape) if size == placement.share.total]
+        if len(dims) > 1 or (dims and placement.share.total == 1):  # of a single sample nothing is told by sizes
+            raise _Unrelated
+        return value[at(dims[0], placement.share.loaded)] if dims and dims[0] < 2 else value
+
+    def smallest(self, placement: Shard) -> int:
+        """Return the number of samples of the rank that has fewest."""
+        return min(placement.share.sizes)
+
+    def shard_argument(self, placement: Shard) -> Callable[[Any], Any]:
+        """Return what makes of an argument of a model what :meth:`enter` does."""
+
+        def convert(value: Any) -> Any:
+            try:
+                return self._own(value, placement)
+            except _Unrelated:  # it is in an object among the arguments
+                return value
+
+        return convert
+
+    def add_sample(self, placement: Shard) -> Callable[[Any], Any]:
+        """Return what makes of an argument of a model what :meth:`enter` does, with one sample more.
+
+        It is the last one again: a batch that is sorted, by lengths for ``pack_padded_sequence``, is so still.
+        """
+        return self._changed(placement, lambda own, dim, unit: torch.cat([own, own.narrow(dim, own.shape[dim] - unit, unit)], dim))
+
+    def some(self, placement: Shard, samples: slice) -> Callable[[Any], Any]:
+        """Return what makes of an argument of a model what :meth:`enter` does, with some of the rank's samples alone."""
+        number = samples.stop - samples.start
+        return self._changed(placement, lambda own, dim, unit: own.narrow(dim, samples.start * unit, number * unit))
+
+    def _changed(self, placement: Shard, change: Callable[[torch.Tensor, int, int], torch.Tensor]) -> Callable[[Any], Any]:
+        def convert(value: Any) -> Any:
+            own = self._own(value, placement)
+            if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard):
+                return change(own, value.placement.dim, value.placement.unit)
+            if isinstance(value, torch.Tensor) and own is not value:
+                return change(own, next(d for d in range(2) if value.shape[d] != own.shape[d]), 1)
+            return own
+
+        return convert
