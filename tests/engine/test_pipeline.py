@@ -40,7 +40,7 @@ def run_staged(run: Run, setup: str, cell: str, compare: str, degrees: Mapping[s
         "owners": owners,
         "calls": calls.num_calls,
         "pieces": len(calls.pieces),
-        "bytes": calls._mailbox.num_bytes,
+        "bytes": calls.requests.num_bytes,
         "notes": run.notes,
     }
 

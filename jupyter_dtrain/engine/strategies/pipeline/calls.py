@@ -12,20 +12,20 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from ....errors import picklable
 from ...forward.sharded_call import ShardedCall
 from ..zero3.saved import SavedParameters
 from .handed_values import NotSent, joined, taken_apart
 from .mailbox import Mailbox
 from .pieces import Key, Pieces
 from .sampling import ModelCall, Sampling
+from .stage_node import RemoteModules, StageCall
+from .stage_requests import StageRequests
 
 LOCAL: Any = object()
 """In the place of a result: the modules are to be called here."""
@@ -48,40 +48,6 @@ class Stages(Protocol):
         """Return the parameters of `modules`; ``None`` where the rank of `stage` cannot compute with them for others."""
 
 
-@dataclass(eq=False)
-class _Remote:
-    """Modules that another rank has called for this one, in this rank's graph."""
-
-    calls: StageCalls
-    stage: int
-    key: Key
-    is_first: bool
-    needs: list[bool]
-    tensors: list[torch.Tensor]
-    __hash__ = object.__hash__
-
-
-class _StageCall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, remote: _Remote, _anchor: torch.Tensor, *_given: torch.Tensor) -> Any:
-        ctx.remote = remote
-        ctx.set_materialize_grads(False)
-        tensors, remote.tensors = remote.tensors, []
-        ctx.mark_non_differentiable(*(tensor for tensor, needs in zip(tensors, remote.needs, strict=True) if not needs))
-        return tuple(tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        remote: _Remote = ctx.remote
-        wanted = [gradient for gradient, needs in zip(gradients, remote.needs, strict=True) if needs]
-        found = iter(remote.calls.backward(remote, wanted))
-        of_given = [next(found) if needs else None for needs in ctx.needs_input_grad[2:]]
-        return None, remote.calls.anchor.new_zeros(()), *of_given
-
-
-NODE = _StageCall._backward_cls  # of the node in a graph
-
-
 class StageCalls:
     """What one rank asks of others and does for them.
 
@@ -95,84 +61,29 @@ class StageCalls:
     """
 
     def __init__(self, store: Stages, mailbox: Mailbox, *, world_size: int) -> None:
-        self._store, self._mailbox = store, mailbox
-        self.rank, self._others = mailbox.rank, [rank for rank in range(mailbox.num_ranks) if rank != mailbox.rank]
+        self._store, self.rank = store, mailbox.rank
         self.pieces = Pieces(world_size)
+        self.requests = StageRequests(mailbox, answer=self._answer, drop=self.pieces.drop)
         self.anchor = nn.Parameter(torch.zeros(()))  # by which what other ranks return requires gradients
         self.call: ModelCall | None = None
         self.is_serving = False
         self.num_calls, self.num_with_graph = 0, 0
         self.in_pass, self._keeps = False, False
-        self._phase = 0
-        self._done: dict[tuple[int, ...], set[int]] = {}  # by the phase, or the phase and a call in it
-        self._replies: dict[int, tuple[Any, list[torch.Tensor]]] = {}
-        self._requests: deque[tuple[int, Any, list[torch.Tensor]]] = deque()
-        self._asked = 0
         self._dead: deque[tuple[int, Key]] = deque()  # pieces elsewhere whose graph is no more
         self._not_sent: set[tuple[int, ...]] = set()
 
-    # -- phases ------------------------------------------------------------------------------------------------------
-
     def _begin(self) -> None:
         """Begin what all ranks do together, and compute for each other in."""
-        self._phase += 1
-        self._done.setdefault((self._phase,), set())  # others may have done with it already
+        self.requests.begin()
         while self._dead:
             stage, key = self._dead.popleft()
             if stage == self.rank:
                 self.pieces.drop(self.rank, key)
             else:
-                self._mailbox.send(stage, ("drop", key))
+                self.requests.tell_drop(stage, key)
 
-    def _meet(self, what: tuple[int, ...]) -> None:
-        """Wait until all ranks have come so far, and compute for them meanwhile."""
-        for rank in self._others:
-            self._mailbox.send(rank, ("done", what))
-        whole, own = self._done[self._phase,], self._done.setdefault(what, set())
-        self._mailbox.wait(self._work, lambda: len(own | whole) == len(self._others))
-        del self._done[what]
-
-    def _work(self) -> None:
-        """Take in what has come, and do what is asked for now; what belongs to what comes next waits."""
-        while True:
-            for rank, message, tensors in self._mailbox.received():
-                kind, *rest = message
-                if kind == "done":
-                    self._done.setdefault(rest[0], set()).add(rank)
-                elif kind == "reply":
-                    self._replies[rest[0]] = rest[1], tensors
-                elif kind == "drop":
-                    self.pieces.drop(rank, rest[0])
-                else:
-                    self._requests.append((rank, message, tensors))
-            index = next((index for index, (_, message, _) in enumerate(self._requests) if message[2] == self._phase), None)
-            if index is None:
-                return
-            rank, message, tensors = self._requests[index]
-            del self._requests[index]
-            self._answer(rank, message, tensors)
-
-    def _ask(self, stage: int, kind: str, what: Any, tensors: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
-        """Let the rank of a stage do something, and return its answer; compute for others meanwhile."""
-        self._asked += 1
-        number = self._asked
-        self._mailbox.send(stage, (kind, number, self._phase, what), tensors)
-        self._mailbox.wait(self._work, lambda: number in self._replies)
-        answer, found = self._replies.pop(number)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer, found
-
-    def _answer(self, rank: int, message: Any, tensors: list[torch.Tensor]) -> None:
-        kind, number, _, what = message
-        answer: Any
-        try:
-            answer, found = self._compute_for(rank, what, tensors) if kind == "call" else self._backward_for(rank, what, tensors)
-        except NotSent as why:
-            answer, found = str(why), []
-        except Exception as error:
-            answer, found = picklable(error, RuntimeError), []
-        self._mailbox.send(rank, ("reply", number, answer), found)
+    def _answer(self, kind: str, rank: int, what: Any, tensors: list[torch.Tensor]) -> Any:
+        return self._compute_for(rank, what, tensors) if kind == "call" else self._backward_for(rank, what, tensors)
 
     # -- a model's call ----------------------------------------------------------------------------------------------
 
@@ -194,9 +105,9 @@ class StageCalls:
         try:
             result = run()
         except Exception:
-            self._meet((self._phase,))
+            self.requests.meet()
             raise
-        self._meet((self._phase,))
+        self.requests.meet()
         return result
 
     def remote(self, modules: Sequence[nn.Module], stage: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -228,7 +139,7 @@ class StageCalls:
                 ) from None
             tree, outs, needs = computed.tree, computed.tensors, computed.requires_grad
         else:
-            answer, outs = self._ask(stage, "call", (key, given, requires, Sampling.of(call)), tensors)
+            answer, outs = self.requests.ask(stage, "call", (key, given, requires, Sampling.of(call)), tensors)
             if isinstance(answer, str):
                 self._not_sent.add(numbers)
                 return LOCAL
@@ -236,10 +147,10 @@ class StageCalls:
             sampled.follow(call)
         call.repeats[numbers] += 1
         if any(needs):
-            remote = _Remote(self, stage, key, not call.has_node, needs, list(outs))
+            remote = RemoteModules(self, stage, key, not call.has_node, needs, list(outs))
             call.has_node = True
             weakref.finalize(remote, self._dead.append, (stage, key))
-            outs = _OWN_APPLY(_StageCall, remote, self.anchor, *tensors)
+            outs = _OWN_APPLY(StageCall, remote, self.anchor, *tensors)
         return joined(tree, outs)
 
     def _is_plain(self, call: ModelCall) -> bool:
@@ -286,12 +197,12 @@ class StageCalls:
     def finish_pass(self) -> None:
         """Compute for others until all ranks have gone through their graphs. Collective."""
         try:
-            self._meet((self._phase,))
+            self.requests.meet()
         finally:
             self.in_pass = False
-            self._done = {what: ranks for what, ranks in self._done.items() if what[0] > self._phase}
+            self.requests.finish()
 
-    def backward(self, remote: _Remote, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    def backward(self, remote: RemoteModules, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Return the gradients of what modules were given, from those of what they have returned."""
         if not self.in_pass:
             raise RuntimeError(
@@ -303,11 +214,11 @@ class StageCalls:
         else:
             there = [gradient is not None for gradient in gradients]
             sent = [gradient for gradient in gradients if gradient is not None]
-            there, tensors = self._ask(remote.stage, "grad", (remote.key, there, self._keeps), sent)
+            there, tensors = self.requests.ask(remote.stage, "grad", (remote.key, there, self._keeps), sent)
             rest = iter(tensors)
             found = [next(rest) if is_there else None for is_there in there]
         if remote.is_first:  # no rank goes on to what is before the model, where ranks may meet
-            self._meet((self._phase, remote.key.call))
+            self.requests.meet(remote.key.call)
         return found
 
     def _backward_for(self, rank: int, what: Any, tensors: list[torch.Tensor]) -> Any:

@@ -14,7 +14,8 @@ from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.graph_placement import graph_nodes
 from ...tensor.placement_types import GlobalTensor, to_local
-from .calls import NODE, StageCalls
+from .calls import StageCalls
+from .stage_node import NODE
 
 _REFUSED = "`--strategy pipeline` has handed activations on from stage to stage, and {what} goes another way. Take `--strategy zero3`."
 
