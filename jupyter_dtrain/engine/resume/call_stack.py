@@ -7,6 +7,7 @@ entered again: then there is no place here, and an outer loop comes by and by.
 from __future__ import annotations
 
 import dis
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,8 +88,6 @@ def whereabouts(
     running: Loop | WhileLoop,
     texts: Texts,
     loop_of: Callable[[FrameType, int], Loop | WhileLoop | None],
-    *,
-    through: CodeType,
 ) -> list[FrameLocation]:
     """Return where the run stands, from the cell inwards.
 
@@ -98,8 +97,6 @@ def whereabouts(
         That of the `running` loop.
     loop_of : callable
         Returns the loop of a number that runs in a frame.
-    through : code
-        Of a function that does nothing but call another.
     """
     found: list[FrameLocation] = []
     while frame is not None:
@@ -111,7 +108,7 @@ def whereabouts(
             found[-1].check(running)
             if unit.is_cell:
                 return found[::-1]
-        elif frame.f_code is not through and not _is_transparent(frame.f_code):
+        elif not _is_transparent(frame.f_code):
             raise NoPlace(_outside(frame))
         frame = frame.f_back
     raise NoPlace("not called by the cell itself")
@@ -122,8 +119,6 @@ def loops_around(
     running: Loop | WhileLoop,
     texts: Texts,
     loop_of: Callable[[FrameType, int], Loop | WhileLoop | None],
-    *,
-    through: CodeType,
 ) -> list[Loop | WhileLoop] | None:
     """Return the loops around the boundary of `running`, outermost first and itself last; ``None`` where a library's may be among them.
 
@@ -138,10 +133,21 @@ def loops_around(
             found = [loop for number in numbers if (loop := loop_of(frame, number)) is not None] + found
             if unit.is_cell:
                 return found
-        elif frame.f_code is not through and not _is_transparent(frame.f_code):
+        elif not _is_transparent(frame.f_code):
             return None
         frame = frame.f_back
     return None
+
+
+def call_without(function: Callable[..., Any], *_: Any, **__: Any) -> Any:
+    """Call `function` without values for what it needs."""
+    needed = [
+        parameter
+        for parameter in inspect.signature(function, follow_wrapped=False).parameters.values()
+        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    named = [parameter.name for parameter in needed if parameter.kind is parameter.KEYWORD_ONLY]
+    return function(*[None] * (len(needed) - len(named)), **dict.fromkeys(named))
 
 
 def _known(loop: Loop | WhileLoop | None, frame: FrameType) -> Loop | WhileLoop:
@@ -151,7 +157,7 @@ def _known(loop: Loop | WhileLoop | None, frame: FrameType) -> Loop | WhileLoop:
 
 
 def _is_transparent(code: CodeType) -> bool:
-    return any(code.co_name == name and code.co_filename.endswith(file) for name, file in _TRANSPARENT)
+    return code is call_without.__code__ or any(code.co_name == name and code.co_filename.endswith(file) for name, file in _TRANSPARENT)
 
 
 def _call_of(frame: FrameType, unit: Unit) -> CallPlace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, FunctionType, GeneratorType
@@ -246,14 +245,3 @@ class Jump:
             moment.set()
         self._loops.done()
         self._on_resumed()
-
-
-def call_without(function: Callable[..., Any], *_: Any, **__: Any) -> Any:
-    """Call `function` without values for what it needs."""
-    needed = [
-        parameter
-        for parameter in inspect.signature(function, follow_wrapped=False).parameters.values()
-        if parameter.default is parameter.empty and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
-    ]
-    named = [parameter.name for parameter in needed if parameter.kind is parameter.KEYWORD_ONLY]
-    return function(*[None] * (len(needed) - len(named)), **dict.fromkeys(named))

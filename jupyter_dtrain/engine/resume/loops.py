@@ -26,8 +26,8 @@ from ...analysis.resume_points import LoopPlace
 from ...system.patches import put
 from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning, begins_its_own_way
-from .call_stack import FrameLocation, NoPlace, loops_around, whereabouts
-from .jump import Jump, call_without
+from .call_stack import FrameLocation, NoPlace, call_without, loops_around, whereabouts
+from .jump import Jump
 from .loop_iterators import FinishedLoop, Loop, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
 from .position import Position, read_names
 from .rewritten_code import Texts
@@ -111,13 +111,13 @@ class Loops:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             return None
-        return loops_around(frame, running, self._texts, self._loop_of, through=call_without.__code__)
+        return loops_around(frame, running, self._texts, self._loop_of)
 
     def _places(self) -> list[FrameLocation]:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             raise NoPlace("no loop is about to begin an iteration")
-        return whereabouts(frame, running, self._texts, self._loop_of, through=call_without.__code__)
+        return whereabouts(frame, running, self._texts, self._loop_of)
 
     def _boundary_frame(self) -> tuple[FrameType | None, Loop | WhileLoop | None]:
         frame: FrameType | None = sys._getframe(1)
