@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import comm
 
 from .. import protocol
-from ..errors import DtrainError, ProtocolError
+from ..errors import DtrainError
 from ..protocol import COMMAND_TARGET, RECORD_TARGET, TELEMETRY_TARGET
 from .busy import keep_busy
 
@@ -215,34 +215,12 @@ class Telemetry:
         number = data.get("id") if isinstance(data, dict) else None
         number = number if isinstance(number, str) else ""
         try:
-            return self._source.command(_command(data))
+            return self._source.command(protocol.parse_command(data))
         except DtrainError as error:
             return protocol.Reply(id=number, ok=False, message=str(error))
         except Exception as error:
             _log.exception("a command failed")
             return protocol.Reply(id=number, ok=False, message=f"That did not work: {type(error).__name__}: {error}")
-
-
-def _command(data: object) -> Command:
-    """Return the command that `data` is; a `ProtocolError` if it is none."""
-    if not isinstance(data, dict):
-        raise ProtocolError(f"a command is an object and not {type(data).__name__}")
-    command = protocol.parse(data)
-    if not isinstance(command, protocol.Command):
-        raise ProtocolError(f"{command.type!r} is not a command")
-    if not isinstance(command.id, str):
-        raise ProtocolError(f"the id of a command is a text and not {command.id!r}")
-    for name in ("num_engines", "rank", "first", "last", "limit", "step"):
-        number = getattr(command, name)
-        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
-            raise ProtocolError(f"{name} is a whole number and not {number!r}")
-    for name in ("run_id", "other_run_id", "curve", "text"):
-        text = getattr(command, name)
-        if text is not None and not isinstance(text, str):
-            raise ProtocolError(f"{name} is a text and not {text!r}")
-    if command.pinned is not None and not isinstance(command.pinned, bool):
-        raise ProtocolError(f"pinned is true or false and not {command.pinned!r}")
-    return command
 
 
 def _json(value: Any) -> Any:

@@ -77,7 +77,7 @@ if TYPE_CHECKING:
         TakeSnapshot,
         TellStanding,
     )
-    from .parsing import parse
+    from .parsing import parse, parse_command
     from .updates import UPDATES, ClusterUpdate, DetachedRun, EngineInfo, Points, RunUpdate, Snapshot, TrialRun, TrialRuns
 
 __all__ = [
@@ -145,6 +145,7 @@ __all__ = [
     "TrialRuns",
     "Value",
     "parse",
+    "parse_command",
 ]
 _MODULES = ("message", "events", "orders", "updates", "commands", "parsing")
 """In the order in which they import each other: a name belongs to the first that has it."""

@@ -45,3 +45,25 @@ def parse(data: dict[str, Any]) -> Message:
         return cls(**values)
     except TypeError as error:
         raise ProtocolError(f"message {cls.type!r}: {error}") from error
+
+
+def parse_command(data: object) -> Command:
+    """Return the command that `data` is; a `ProtocolError` if it is none."""
+    if not isinstance(data, dict):
+        raise ProtocolError(f"a command is an object and not {type(data).__name__}")
+    command = parse(data)
+    if not isinstance(command, Command):
+        raise ProtocolError(f"{command.type!r} is not a command")
+    if not isinstance(command.id, str):
+        raise ProtocolError(f"the id of a command is a text and not {command.id!r}")
+    for name in ("num_engines", "rank", "first", "last", "limit", "step"):
+        number = getattr(command, name)
+        if number is not None and (not isinstance(number, int) or isinstance(number, bool)):
+            raise ProtocolError(f"{name} is a whole number and not {number!r}")
+    for name in ("run_id", "other_run_id", "curve", "text"):
+        text = getattr(command, name)
+        if text is not None and not isinstance(text, str):
+            raise ProtocolError(f"{name} is a text and not {text!r}")
+    if command.pinned is not None and not isinstance(command.pinned, bool):
+        raise ProtocolError(f"pinned is true or false and not {command.pinned!r}")
+    return command
