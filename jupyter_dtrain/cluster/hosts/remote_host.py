@@ -15,6 +15,7 @@ from typing import Any
 from ...errors import ClusterError
 from .agent_link import AgentLink
 from .frames import BEAT, CHUNK, IDLE, LEASE, MAGIC, Header, read_frame, write_frame
+from .login_failures import meaning_of
 
 ANSWER = timedelta(seconds=30)
 """Time for an answer of an agent that lives."""
@@ -22,22 +23,6 @@ LOGIN = timedelta(seconds=20)
 """Time for a login, and for Python to start there."""
 LEAVE = timedelta(seconds=5)
 """Time for an agent to end what runs there."""
-_NOT_INSTALLED = "jupyter_dtrain is not installed for {python} there, or is another version: install the notebook's"
-_SAID = {
-    "Permission denied": "SSH refuses the login: `ssh-copy-id {name}` in a terminal lets you in without a password",
-    "Could not resolve hostname": "there is no host of that name: give it in ~/.ssh/config, or write its address",
-    "Host key verification failed": "its key is not known here: `ssh {name}` in a terminal asks whether it is the right one",
-    "Connection refused": "nothing listens at its SSH port: start sshd there",
-    "No route to host": "there is no way to it: is it switched on, and in this network?",
-    "timed out": "it does not answer at its SSH port: is it switched on, and does a firewall let SSH through?",
-    "No module named 'jupyter_dtrain": _NOT_INSTALLED,
-    "No module named jupyter_dtrain": _NOT_INSTALLED,
-    "No module named": "something that jupyter_dtrain needs is not installed for {python} there: {line}",
-    "the notebook's process cannot be reached": "it cannot connect to the notebook's host, which has to let TCP in from it: {line}",
-    "No such file or directory": "there is no {python}: `--remote-python PATH` names the Python to use there",
-    "not found": "there is no {python}: `--remote-python PATH` names the Python to use there",
-}
-"""What ssh, a shell or Python say, and what that means."""
 
 
 class RemoteHost:
@@ -254,10 +239,8 @@ class RemoteHost:
     def _why(self) -> str:
         """Return why the agent has ended, from what was said at last."""
         words = [word for word in self._words if word]
-        for said, meaning in _SAID.items():
-            line = next((word for word in words if said in word), None)
-            if line is not None and not self.is_up:
-                return meaning.format(name=self.name, python=self._python, line=line)
+        if not self.is_up and (meaning := meaning_of(words, name=self.name, python=self._python)):
+            return meaning
         if why := self._explain(self):
             return why
         last = f" ({words[-1]})" if words else ""

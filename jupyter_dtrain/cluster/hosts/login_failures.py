@@ -1,0 +1,41 @@
+"""Why no agent came up on a host: what ssh, a shell or Python have said there, and what that means to the user."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_NOT_INSTALLED = "jupyter_dtrain is not installed for {python} there, or is another version: install the notebook's"
+_SAID = {
+    "Permission denied": "SSH refuses the login: `ssh-copy-id {name}` in a terminal lets you in without a password",
+    "Could not resolve hostname": "there is no host of that name: give it in ~/.ssh/config, or write its address",
+    "Host key verification failed": "its key is not known here: `ssh {name}` in a terminal asks whether it is the right one",
+    "Connection refused": "nothing listens at its SSH port: start sshd there",
+    "No route to host": "there is no way to it: is it switched on, and in this network?",
+    "timed out": "it does not answer at its SSH port: is it switched on, and does a firewall let SSH through?",
+    "No module named 'jupyter_dtrain": _NOT_INSTALLED,
+    "No module named jupyter_dtrain": _NOT_INSTALLED,
+    "No module named": "something that jupyter_dtrain needs is not installed for {python} there: {line}",
+    "the notebook's process cannot be reached": "it cannot connect to the notebook's host, which has to let TCP in from it: {line}",
+    "No such file or directory": "there is no {python}: `--remote-python PATH` names the Python to use there",
+    "not found": "there is no {python}: `--remote-python PATH` names the Python to use there",
+}
+"""What ssh, a shell or Python say, and what that means."""
+
+
+def meaning_of(words: Iterable[str], *, name: str, python: str) -> str | None:
+    """Return what lines that were said mean; ``None`` where nothing in them is known.
+
+    Parameters
+    ----------
+    words : iterable of str
+    name : str
+        Of the host.
+    python : str
+        Which Python was to be started there.
+    """
+    words = list(words)
+    for said, meaning in _SAID.items():
+        line = next((word for word in words if said in word), None)
+        if line is not None:
+            return meaning.format(name=name, python=python, line=line)
+    return None
