@@ -25,8 +25,9 @@ from ..runs.record import RunRecord
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
 from ..strategies import DEFAULT, Feature, find
-from ..transport.blob_store import BlobFolder, Sending
+from ..transport.blob_store import BlobFolder
 from ..transport.parcel import from_parcel
+from ..transport.sending import Sending
 from .main_thread_output import Output
 from .worker_group import WorkerGroup
 

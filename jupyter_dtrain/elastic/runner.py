@@ -24,7 +24,8 @@ from ..runs.store import RunStore
 from ..serialization.pickler import Packed
 from ..system.interpreter import interrupted_before_the_cell
 from ..transport.base import BlobStore
-from ..transport.blob_store import HASHED, BlobFolder, Sending, bytes_of
+from ..transport.blob_store import HASHED, BlobFolder, bytes_of
+from ..transport.sending import Sending
 from .agent import Agent
 from .engine_pool import STARTING, EnginePool
 from .failed_run import FailedRun

@@ -12,7 +12,7 @@ from ..analysis.code_objects import mentioned, sources_of
 from ..elastic.job import CellJob
 from ..engine.task import ProcessState
 from ..errors import CellError, UsageError
-from ..transport.blob_store import Sending
+from ..transport.sending import Sending
 from ..trials.grid import Trial, having, root_of, set_in, trials_of
 from ..trials.pruning import Pruning
 from ..trials.study import Study

@@ -33,7 +33,7 @@ from ..runs.record import CellOrigin
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
 from ..transport.base import BlobStore
-from ..transport.blob_store import Sending
+from ..transport.sending import Sending
 from ..trials.grid import Trial
 from ..trials.pool import LanePool, lanes_for
 from ..trials.pruning import Pruning

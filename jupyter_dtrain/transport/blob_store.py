@@ -17,7 +17,6 @@ import errno
 import os
 import shutil
 import stat
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -31,42 +30,8 @@ from ..errors import ClusterError
 from ..system.atomic_files import write_whole
 from ..system.resources import OVERFLOW, size_text
 from .base import BlobStore, OnProgress
+from .sending import INTERVAL
 from .unhashed import UnhashedBuffers, place_of
-
-# How far the way of large values to the engines is, in words.
-
-PATIENCE = 1.0
-"""Seconds after which something is said."""
-INTERVAL = 0.2
-"""Seconds between two words of it."""
-
-
-class Sending:
-    """Says how many bytes are there, and how many come in a second, once that takes more than a moment.
-
-    Parameters
-    ----------
-    show : callable
-        Given a line, to be shown in the place of the one before.
-    """
-
-    def __init__(self, show: Callable[[str], None]) -> None:
-        self._show = show
-        self._began = self._said = time.monotonic()
-        self._is_shown = False
-
-    def __call__(self, done: int, total: int) -> None:
-        """Take note that `done` bytes of `total` are there."""
-        now = time.monotonic()
-        seconds = now - self._began
-        if done >= total:
-            if self._is_shown:
-                self._show(f"{size_text(total)} were sent to the engines in {seconds:.1f} s ({size_text(total / seconds)}/s).")
-        elif seconds >= PATIENCE and (not self._is_shown or now - self._said >= INTERVAL):
-            self._said, self._is_shown = now, True
-            percent = f"{done / total:.0%}"
-            self._show(f"Sending {size_text(total)} to the engines: {percent}, {size_text(done / seconds)}/s")
-
 
 PART = 8  # of the file system, for buffers that no run uses
 SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message

@@ -22,9 +22,9 @@ from jupyter_dtrain.errors import ClusterError
 from jupyter_dtrain.system import atomic_files
 from jupyter_dtrain.system.dirty_pages import Watch
 from jupyter_dtrain.system.resources import OVERFLOW
-from jupyter_dtrain.transport import blob_store
 from jupyter_dtrain.transport import blob_store as module
 from jupyter_dtrain.transport.blob_store import BlobFolder, bytes_of, key_of
+from jupyter_dtrain.transport.sending import Sending
 from jupyter_dtrain.transport.unhashed import OWN, UnhashedBuffers
 
 
@@ -502,7 +502,7 @@ def test_sending_is_told_once_it_takes_more_than_a_moment(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     shown: list[str] = []
-    tell = blob_store.Sending(shown.append)
+    tell = Sending(shown.append)
     for seconds, done in ((0.5, 1), (1.0, 2), (1.1, 3), (2.0, 4)):
         now[0] = 100.0 + seconds
         tell(done << 30, 8 << 30)
@@ -513,6 +513,6 @@ def test_sending_is_told_once_it_takes_more_than_a_moment(monkeypatch):
         "Sending 8.0 GiB to the engines: 50%, 2.0 GiB/s",
         "8.0 GiB were sent to the engines in 4.0 s (2.0 GiB/s).",
     ]
-    quick = blob_store.Sending(shown.append)
+    quick = Sending(shown.append)
     quick(5, 5)
     assert len(shown) == 3
