@@ -13,6 +13,7 @@ from dataclasses import replace
 import torch
 
 from ..protocol import LeaveGroup, Order, Pause, ReturnResults, TellStanding
+from ..serialization.late_bound import bind_late
 from ..serialization.library_firsts import firsts_noted
 from ..serialization.library_placing import objects_left_as_they_were
 from ..serialization.library_state import left_as_it_was
@@ -48,6 +49,7 @@ def run(encoded: bytes, rank: int) -> bytes:
 
 def _result(encoded: bytes, rank: int) -> bytes:
     interrupts = Interrupts(not_here=is_stepping)
+    bind_late()
     task: Task = replace(pickle.loads(encoded), rank=rank)
     leave = Strategy.leave
     forget()

@@ -28,6 +28,7 @@ import torch.nn.functional as F
 
 from ...analysis.imports import Stamp, modules_beside, stamp_of
 from ...capture.library_patches import original
+from ...serialization.late_bound import LateBuiltin
 from ...serialization.stand_ins import stands_for
 
 
@@ -183,7 +184,8 @@ def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
     imported = set(sys.modules)
     found = {id(value): obj for obj in _changed() if (value := stands_for(obj)) is not None}
     for names in namespaces:
-        names.update({name: found[id(obj)] for name, obj in names.items() if id(obj) in found})
+        there = [(name, obj.__wrapped__ if isinstance(obj, LateBuiltin) else stands_for(obj) or obj) for name, obj in names.items()]
+        names.update({name: found[id(obj)] for name, obj in there if id(obj) in found})
     try:
         yield
     finally:

@@ -18,12 +18,15 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from ...serialization import late_bound
 from ...system.patches import patched
 from ..user_frames import OURS, is_users
 
 # Whether the cell's own code is what asks for something of a file, and of which.
 
-_FOLLOWING = frozenset(str(Path(__file__).with_name(name)) for name in ("written_files.py", "file_journal.py", "made_folders.py"))
+_FOLLOWING = frozenset(
+    (*(str(Path(__file__).with_name(name)) for name in ("written_files.py", "file_journal.py", "made_folders.py")), late_bound.__file__)
+)
 
 
 def is_within_open_folder(options: Mapping[str, Any]) -> bool:

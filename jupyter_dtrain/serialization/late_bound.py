@@ -1,0 +1,83 @@
+"""Functions that write, move or remove files, where a notebook holds them itself: in a dict, as a default, in a class of its own.
+
+Rank 0 does for all what these do (``engine/side_effects``), so on an engine others take their place for the time of a run. What arrives for
+one there is bound late: each call finds by its name what stands there then. In any other process it is the function itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import os
+import shutil
+from collections.abc import Callable
+from functools import cache, wraps
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+_NAMES = (
+    (io, "open"),
+    *((os, name) for name in ("mkdir", "remove", "unlink", "rmdir", "rename", "replace")),
+    *((shutil, name) for name in ("rmtree", "copyfile", "copy", "copy2")),
+    *((torch, name) for name in ("save", "load")),
+)
+_FOUND: dict[Any, tuple[str, str]] = {getattr(module, name): (module.__name__, name) for module, name in _NAMES}
+
+
+class LateBuiltin:
+    """Stands for a function written in C, which is no method where a class holds it."""
+
+    __slots__ = ("__wrapped__", "_module", "_name")
+
+    def __init__(self, original: Callable[..., Any], module: ModuleType, name: str) -> None:
+        self.__wrapped__, self._module, self._name = original, module, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call what is found by the name now."""
+        return self.now()(*args, **kwargs)
+
+    def __reduce__(self) -> Any:
+        return late_bound, (self._module.__name__, self._name)
+
+    def now(self) -> Callable[..., Any]:
+        """Return what is found by the name now."""
+        found: Callable[..., Any] = getattr(self._module, self._name)
+        return found
+
+
+class _Process:
+    """Whether this process is an engine."""
+
+    is_engine = False
+
+
+def bind_late() -> None:
+    """Let functions that arrive in this process, an engine's, be bound late from now on."""
+    _Process.is_engine = True
+
+
+def reduced_late(obj: object) -> Any:
+    """Return how `obj` is written if it is one of these functions."""
+    found = _FOUND.get(obj) if isinstance(obj, FunctionType | BuiltinFunctionType) else None
+    return NotImplemented if found is None else (late_bound, found)
+
+
+def late_bound(module: str, name: str) -> Any:
+    """Return what stands for a function where it is read."""
+    owner = importlib.import_module(module)
+    return _late(owner, name) if _Process.is_engine else getattr(owner, name)
+
+
+@cache
+def _late(owner: ModuleType, name: str) -> Any:
+    original = next(function for function, found in _FOUND.items() if found == (owner.__name__, name))
+    if isinstance(original, BuiltinFunctionType):
+        return LateBuiltin(original, owner, name)
+
+    @wraps(original)
+    def late(*args: Any, **kwargs: Any) -> Any:
+        return getattr(owner, name)(*args, **kwargs)
+
+    return late
