@@ -79,7 +79,7 @@ class Watch:
         registered = [t for part in parts for t in (*part._parameters.values(), *part._buffers.values()) if t is not None]
         self._fixed = [t for t in (*registered, *reached.tensors) if id(t) not in self._ignored and not t.is_inference()]
         self._tensors = self._fixed
-        self._by_value = self._uncounted(parts, reached)
+        self._by_value = self._uncounted(parts, registered, reached)
         small = [array for array in reached.arrays if array.nbytes <= _SMALL and not array.dtype.hasobject]
         large = [array for array in reached.arrays if _SMALL < array.nbytes <= LARGE and not array.dtype.hasobject]
         self._others, self._iterators = reached.others, reached.iterators
@@ -91,10 +91,11 @@ class Watch:
         self._held = list(map(list, self._views))  # after the last call
         self._began = self._held  # before this one
 
-    def _uncounted(self, parts: Iterable[nn.Module], reached: Reached) -> list[torch.Tensor]:
+    def _uncounted(self, parts: Iterable[nn.Module], registered: Sequence[torch.Tensor], reached: Reached) -> list[torch.Tensor]:
         """Return small tensors whose versions do not tell: code in C writes into observers' buffers, the user's into ``.data``."""
         theirs = [t for part in parts if is_torchs(part) for t in part._buffers.values() if t is not None]
-        users = reached.tensors if model_uses(self._model, lambda _, names: not _PAST_A_TENSOR.isdisjoint(names)) else []
+        passes = model_uses(self._model, lambda _, names: not _PAST_A_TENSOR.isdisjoint(names))
+        users = {id(t): t for t in (*registered, *reached.tensors)}.values() if passes else ()
         found = [t for t in (*theirs, *users) if id(t) not in self._ignored and t.nbytes <= _SMALL]
         return [t for t in found if t.layout == torch.strided and not t.is_meta]
 
