@@ -110,7 +110,6 @@ def test_the_engines_are_told_by_host(notebook):
     assert "h2" in shown
 
 
-@pytest.mark.long
 def test_a_tensor_goes_to_each_host_once(notebook, lab):
     """Both engines of h2 have it from one copy, and a rerun sends nothing."""
     notebook.run("%distribute start --hosts h1:1,h2:2")
