@@ -15,7 +15,7 @@ import io
 import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Literal, cast
 
 import cloudpickle
@@ -91,6 +91,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self.seen: list[object] = []
         self._leaf_index: dict[int, int] = {}
         self._keep: list[object] = []
+        self._cells: dict[int, tuple[CellType, CellType]] = {}  # of closures, by their ids: with the empty one that is written in its place
         self._words = words
         self._storages = storages or {}
         self._elsewhere = elsewhere or {}
@@ -164,6 +165,13 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         if found is not NotImplemented:
             return found
         return super().reducer_override(with_annotations(obj) if type(obj) is FunctionType else obj)
+
+    def _function_getnewargs(self, func: FunctionType) -> tuple[Any, ...]:
+        """Return what a function is made of, as cloudpickle has it, but functions that share a variable share it there as well."""
+        *others, closure = super()._function_getnewargs(func)
+        if closure is not None:  # its contents are in the function's state: they may lead to the function
+            closure = tuple(self._cells.setdefault(id(cell), (cell, CellType()))[1] for cell in func.__closure__ or ())
+        return (*others, closure)
 
     def _storage_or_known(self, storage: torch.UntypedStorage, dtype: torch.dtype) -> Reference:
         known = self._storages.get(storage._cdata)
