@@ -22,6 +22,7 @@ from ..analysis.names import CellNames
 from ..analysis.reached_names import words_of
 from ..errors import CaptureError
 from ..integrations.registry import look
+from ..serialization.array_windows import Windows
 from ..serialization.custom_reduce import go_back
 from ..serialization.leaves import trackable
 from ..serialization.library_objects import LibraryObjects
@@ -95,8 +96,10 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
     librarys = LibraryObjects(values.values(), lambda: frozenset().union(*map(words_of, (*texts, *map(text_of, modules)))))
     librarys.add(packages_of([*values.values(), *imports]))
 
+    windows = Windows()
+
     def packer() -> Packer:
-        packer = Packer(namespace=namespace, modules=modules, words=names.attributes)
+        packer = Packer(namespace=namespace, modules=modules, words=names.attributes, windows=windows)
         packer.refer(librarys.references)
         return packer
 
@@ -106,7 +109,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
         return bundle
 
     def attempt() -> Bundle | None:
-        """Pickle everything; return nothing where an object was written that is a library's, as is known only now."""
+        """Pickle everything; return nothing where it is known only now that an object is a library's, or that arrays share memory."""
         with collection_paused():
             whole = packer()
             whole.dump(dict(values))
@@ -127,6 +130,8 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
             whole.dump(())  # there are no more
             tracked = trackable([*whole.seen, *librarys.objects])
             whole.dump(tracked)
+            if windows.grow():
+                return None
         own_modules = frozenset(module.__name__ for module in modules)
         return Bundle(whole.packed(), tracked, names, left_out, whole.seen, own_modules, librarys.lines)
 

@@ -26,6 +26,7 @@ from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 
 from ..analysis.code_objects import original_code
+from .array_windows import PANDAS_BLOCKS, Windows, address
 from .custom_reduce import release_written
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
 from .module_reducers import ModuleName
@@ -72,6 +73,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         as such, so they share it on the other side.
     elsewhere : mapping of int to int
         Storages whose bytes the reader is given otherwise, by their address: the number of each.
+    windows : Windows, optional
+        What is known of arrays that share memory.
     """
 
     def __init__(
@@ -83,13 +86,16 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         modules: Iterable[ModuleType] = (),
         words: Collection[str] = (),
         elsewhere: Mapping[int, int] | None = None,
+        windows: Windows | None = None,
     ) -> None:
+        self._windows = windows
         self._stream = io.BytesIO()
         super().__init__(self._stream, protocol=pickle.HIGHEST_PROTOCOL)
         self.leaves: list[Leaf] = []
         self.buffers: list[Buffer] = []
         self.seen: list[object] = []
         self._leaf_index: dict[int, int] = {}
+        self._window_leaves: dict[int, int] = {}
         self._keep: list[object] = []
         self._cells: dict[int, tuple[CellType, CellType]] = {}  # of closures, by their ids: with the empty one that is written in its place
         self._words = words
@@ -151,8 +157,10 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("open", None)  # it says that it is `io.open`, and would be sent with that in it
             if kind is torch.device:
                 reference = ("device", str(obj))
+            if self._windows is not None and kind.__module__ == PANDAS_BLOCKS:
+                self._windows.leave(cast("Any", obj).values)
             if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize and shared_tensor(obj) is None:
-                reference = ("array", self._array(obj))
+                reference = self._window(obj) or ("array", self._array(obj))
         self._references[key] = reference
         self.seen.append(obj)
         return reference
@@ -190,6 +198,16 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 self._left_out[index] = number
             self._leaf_index[storage._cdata] = index
         return index
+
+    def _window(self, array: np.ndarray[Any, Any]) -> Reference | None:
+        owner = self._windows.owner_of(array) if self._windows is not None else None
+        if owner is None:
+            return None
+        index = self._window_leaves.get(owner.begin)
+        if index is None:
+            index = self._window_leaves[owner.begin] = self._array(owner.memory())
+        place = (array.dtype.str, array.shape, array.strides, address(array) - owner.begin, array.flags.writeable)
+        return ("window", (index, *place))
 
     def _array(self, array: np.ndarray[Any, Any]) -> int:
         order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"

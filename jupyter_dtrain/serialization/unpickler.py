@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from IPython import get_ipython
 
+from .array_windows import window
 from .library_objects import LIBRARYS
 from .library_placing import Placing
 from .pickler import NOTEBOOKS_OPEN, Packed, Reference
@@ -92,6 +93,9 @@ class Unpacker(pickle.Unpickler):
             return NOTEBOOKS_OPEN
         if kind == "array":
             return self._leaf(value)
+        if kind == "window":
+            index, dtype, shape, strides, offset, writeable = value
+            return window(self._leaf(index), dtype, shape, strides, offset, writeable=writeable)
         if kind == "device":
             return self._devices.setdefault(value, self._device(torch.device(value)))
         if kind == "numbers":
