@@ -55,7 +55,7 @@ def join_cluster(way: Way | None) -> None:
 def reduced_client(obj: Any) -> Any:
     """Return how a client or a future reduces: as one of the same cluster. ``NotImplemented`` for all else."""
     module: Any = sys.modules.get(_MODULE)
-    if module is None or not isinstance(obj, (module.Client, module.Future)):
+    if module is None or not issubclass(type(obj), (module.Client, module.Future)):
         return NotImplemented
     client = obj.client if isinstance(obj, module.Future) else obj
     if client is None:  # a future of no cluster yet is a name, and no more

@@ -27,7 +27,7 @@ def _widgets() -> Any:
 def is_widget(obj: object) -> bool:
     """Return whether `obj` is a widget of ipywidgets."""
     module = sys.modules.get("ipywidgets.widgets.widget")
-    return module is not None and isinstance(obj, module.Widget)
+    return module is not None and issubclass(type(obj), module.Widget)  # an object may not want to be looked at
 
 
 def reduced_widget(obj: Any) -> Any:

@@ -43,7 +43,7 @@ class Transformers(Integration):
 
     def reduce(self, obj: Any) -> Any:
         """Return how a model reduces."""
-        return reduced_pretrained(obj) if isinstance(obj, nn.Module) and is_pretrained(obj) else NotImplemented
+        return reduced_pretrained(obj) if issubclass(type(obj), nn.Module) and is_pretrained(obj) else NotImplemented
 
 
 INTEGRATION = Transformers()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 import textwrap
 
+import ipywidgets  # noqa: F401  # whose integration is asked about each object
 import pytest
 
 MODULES = {

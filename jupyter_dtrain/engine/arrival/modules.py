@@ -184,8 +184,7 @@ def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
     imported = set(sys.modules)
     found = {id(value): obj for obj in _changed() if (value := stands_for(obj)) is not None}
     for names in namespaces:
-        there = [(name, obj.__wrapped__ if isinstance(obj, LateBuiltin) else stands_for(obj) or obj) for name, obj in names.items()]
-        names.update({name: found[id(obj)] for name, obj in there if id(obj) in found})
+        names.update({name: found[key] for name, obj in names.items() if (key := id(_original(obj))) in found})
     try:
         yield
     finally:
@@ -195,6 +194,13 @@ def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
                 value = stands_for(obj)
                 if value is not None:
                     names[name] = value
+
+
+def _original(obj: Any) -> object:
+    if type(obj) is LateBuiltin:
+        return obj.__wrapped__
+    function = stands_for(obj)
+    return obj if function is None else function
 
 
 def _changed() -> Iterator[object]:
