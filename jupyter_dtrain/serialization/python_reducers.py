@@ -20,6 +20,7 @@ from typing import Any
 import cloudpickle
 
 from ..analysis.imports import brought
+from .class_hooks import ClassHooks
 
 
 def slots_of(kind: type) -> Sequence[str]:
@@ -68,19 +69,26 @@ def attribute_holders(obj: object) -> list[dict[str, Any] | SlotValues]:
 
 
 def reduced_class(obj: Any) -> Any:
-    """Return how a class with slots reduces that is written by value, ``NotImplemented`` for anything else."""
-    # Enumerations are made by another function, and tuples have no slots of their own: `NamedTuple` says so itself, and nobody else may.
-    if not isinstance(obj, type) or "__slots__" not in vars(obj) or issubclass(obj, Enum | tuple):
+    """Return how a class with slots or with hooks reduces that is written by value, ``NotImplemented`` for anything else."""
+    # Enumerations are made by another function.
+    if not isinstance(obj, type) or issubclass(obj, Enum) or cloudpickle.cloudpickle._should_pickle_by_reference(obj):
         return NotImplemented
-    if cloudpickle.cloudpickle._should_pickle_by_reference(obj):
+    # Tuples have no slots of their own: `NamedTuple` says so itself, and nobody else may.
+    has_slots, hooks = "__slots__" in vars(obj) and not issubclass(obj, tuple), ClassHooks.of(obj)
+    if not has_slots and hooks is None:
         return NotImplemented
-    make, (kind, name, bases, first, *more), (attributes, others), *rest = cloudpickle.cloudpickle._dynamic_class_reduce(obj)
-    # By the names that they have in the class, those of private ones with its name in them: Python makes the same of them a second time.
-    slots = [key for key, value in vars(obj).items() if ismemberdescriptor(value) and (value.__objclass__, value.__name__) == (obj, key)]
-    attributes = {key: value for key, value in attributes.items() if key not in slots}
-    made_with = [key for key in ("__dict__", "__weakref__") if isgetsetdescriptor(vars(obj).get(key))]
-    first = {**first, "__slots__": (*slots, *made_with)}
-    return make, (kind, name, bases, first, *more), (attributes, others), *rest
+    make, arguments, (attributes, others), *rest = cloudpickle.cloudpickle._dynamic_class_reduce(obj)
+    if has_slots:
+        kind, name, bases, first, *more = arguments
+        # By the names that they have in the class, those of private ones with its name: Python makes the same of them a second time.
+        members = {key: value for key, value in vars(obj).items() if ismemberdescriptor(value)}
+        slots = [key for key, value in members.items() if (value.__objclass__, value.__name__) == (obj, key)]
+        attributes = {key: value for key, value in attributes.items() if key not in slots}
+        made_with = [key for key in ("__dict__", "__weakref__") if isgetsetdescriptor(vars(obj).get(key))]
+        arguments = (kind, name, bases, {**first, "__slots__": (*slots, *made_with)}, *more)
+    if hooks is not None:
+        make, arguments = hooks.left_out(arguments)
+    return make, arguments, (attributes, others), *rest
 
 
 # Objects whose class wants arguments to make them, and classes that are elsewhere than they say: pickle would not find its way to either.
