@@ -40,7 +40,7 @@ class Windows:
     """Arrays that have been seen, and the memory that several of them share."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, list[Array]] = {}  # by the ids of those whose memory it is
+        self._seen: dict[int, dict[int, Array]] = {}  # by their ids, by the ids of those whose memory it is
         self._owners: dict[int, _Owner] = {}
         self._alone: dict[int, Any] = {}  # arrays that are not to be seen, by their ids
 
@@ -57,9 +57,7 @@ class Windows:
         root = _root(array)
         if root is None:
             return None
-        seen = self._seen.setdefault(id(root), [])
-        if all(array is not one for one in seen):
-            seen.append(array)
+        self._seen.setdefault(id(root), {})[id(array)] = array
         owner = self._owners.get(id(root))
         begin, end = bounds(array)
         return owner if owner is not None and owner.begin <= begin and end <= owner.end else None
@@ -68,9 +66,9 @@ class Windows:
         """Take in what arrays have been seen to share; return whether that is more than was known."""
         grown = False
         for key, arrays in self._seen.items():
-            spans = sorted(bounds(array) for array in arrays)
+            spans = sorted(map(bounds, arrays.values()))
             if len(spans) > 1 and any(after[0] < before[1] for before, after in pairwise(spans)):
-                root = _root(arrays[0])
+                root = _root(next(iter(arrays.values())))
                 assert root is not None
                 start = address(root)
                 begin = start + (spans[0][0] - start) // _ALIGNED * _ALIGNED

@@ -16,7 +16,7 @@ from typing import Any
 
 import cloudpickle
 
-_MAKING = ("__new__", "__init__", "__call__", "__prepare__")
+_MAKING = ("__new__", "__init__", "__prepare__")
 _HOOK = "__init_subclass__"
 
 
@@ -75,14 +75,13 @@ def _make(
 
 @contextmanager
 def _silent(noting: Sequence[type]) -> Iterator[None]:
-    hooks = [vars(kind)[_HOOK] for kind in noting if _HOOK in vars(kind)]
-    there = [kind for kind in noting if _HOOK in vars(kind)]
-    for kind in there:
+    hooks = {kind: vars(kind)[_HOOK] for kind in noting if _HOOK in vars(kind)}  # one that is being read has none yet
+    for kind in hooks:
         type.__setattr__(kind, _HOOK, classmethod(_nothing))
     try:
         yield
     finally:
-        for kind, hook in zip(there, hooks, strict=True):
+        for kind, hook in hooks.items():
             type.__setattr__(kind, _HOOK, hook)
 
 

@@ -36,15 +36,10 @@ class LateBuiltin:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call what is found by the name now."""
-        return self.now()(*args, **kwargs)
+        return getattr(self._module, self._name)(*args, **kwargs)
 
     def __reduce__(self) -> Any:
         return late_bound, (self._module.__name__, self._name)
-
-    def now(self) -> Callable[..., Any]:
-        """Return what is found by the name now."""
-        found: Callable[..., Any] = getattr(self._module, self._name)
-        return found
 
 
 class _Process:

@@ -58,3 +58,8 @@ def test_a_frame_and_its_column_are_as_pandas_has_them(notebook):
     notebook.plain("import pandas as pd\ndf = pd.DataFrame({'a': [1.0, 2.0, 3.0], 'b': [4.0, 5.0, 6.0]}); s = df['a']; w = df[['b']]")
     assert notebook.distribute("df.loc[1, 'a'] = 10\ns.iloc[0] = 7\n(s.tolist(), df['a'].tolist())") == ([7.0, 2.0, 3.0], [1.0, 10.0, 3.0])
     assert notebook.plain("s.tolist(), df['a'].tolist(), w['b'].tolist()") == ([7.0, 2.0, 3.0], [1.0, 10.0, 3.0], [4.0, 5.0, 6.0])
+
+
+def test_tens_of_thousands_of_windows_into_one_array(notebook):
+    notebook.plain("import numpy as np\na = np.zeros((40_000, 2)); rows = [a[index:index + 2] for index in range(0, 39_998)]")
+    assert notebook.distribute("rows[7][0, 1] = 3\na[7, 1], rows[6][1, 1]") == (3, 3)
