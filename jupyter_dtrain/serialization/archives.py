@@ -24,6 +24,7 @@ from .python_reducers import bare, is_of_python
 from .weak_references import PROXIES
 
 _SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # of which another object may hold the same
+_OURS = f"{__name__.partition('.')[0]}."
 _PLAIN = (dict, list, tuple, set, frozenset, deque)
 _as_they_say: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects whose attributes cannot be written, by their ids
 _met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written so
@@ -32,6 +33,8 @@ _met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were
 def reduced_archive(obj: Any) -> Any:
     """Return how an object reduces by its attributes whose own way would give up what it shares, ``NotImplemented`` for all others."""
     kind = type(obj)
+    if str(kind.__module__).startswith(_OURS):  # states of random numbers, say, of which each snapshot has several
+        return NotImplemented
     if not has_a_way_of_its_own(kind) or _as_they_say.get(id(obj)) is obj or not gives_up_what_it_shares(obj):
         return NotImplemented
     with suppress(TypeError):  # no weak reference to it is possible

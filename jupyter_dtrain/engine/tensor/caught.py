@@ -46,7 +46,7 @@ class Catches:
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = sources
         self._trees: dict[str, ast.Module | None] = {}
-        self._spans: dict[CodeType, tuple[Span, ...]] = {}
+        self._spans: dict[int, tuple[CodeType, tuple[Span, ...]]] = {}  # by id, with the code that has it: its hash takes microseconds
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -58,10 +58,10 @@ class Catches:
         """Return whether `frame`, or one that it was called from, would catch an error."""
         while frame is not None:
             code = frame.f_code
-            spans = self._spans.get(code)
-            if spans is None:
-                spans = self._spans[code] = self._of(frame)
-            if spans and _is_within(frame, spans):
+            known = self._spans.get(id(code))
+            if known is None:
+                known = self._spans[id(code)] = code, self._of(frame)
+            if known[1] and _is_within(frame, known[1]):
                 return True
             if code.co_filename == _OUTER:
                 return False
