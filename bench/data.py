@@ -6,6 +6,7 @@ Loaders are walked over in turns, because a machine is never quite idle: what co
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -20,6 +21,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from jupyter_dtrain import data
+from jupyter_dtrain.data.samplers import SeekableIterator
 
 COLUMNS = [f"x{number}" for number in range(32)]
 GROUP = 10_000
@@ -91,6 +93,21 @@ def measure(rows: int, rounds: int) -> dict[str, list[float]]:
         return found
 
 
+def skipping(rows: int) -> tuple[float, float]:
+    """Return how long a resumed epoch takes to pass over `rows` rows and to read what follows: by the batch sampler, and by the sampler."""
+    with tempfile.TemporaryDirectory(prefix="bench-data-") as name:
+        write(Path(name), rows + GROUP)
+        dataset = data.parquet(name, features=COLUMNS, target="y")
+        begun = time.perf_counter()
+        batches = iter(dataset.batch_sampler(BATCH))
+        assert isinstance(batches, SeekableIterator)
+        batches.skip(rows // BATCH)
+        dataset.__getitems__(next(batches))
+        between = time.perf_counter()
+        dataset[next(itertools.islice(dataset.sampler, rows, None))]
+        return between - begun, time.perf_counter() - between
+
+
 def main() -> None:
     """Print a table."""
     arguments = argparse.ArgumentParser(description=__doc__)
@@ -101,6 +118,8 @@ def main() -> None:
     for name, times in found.items():
         ratio = statistics.median(plain / mine for plain, mine in zip(found["memory-mapped"], times, strict=True))
         print(f"{name:22} {1000 * statistics.median(times):7.2f} ms a batch of {BATCH}   {ratio:5.2f} × memory-mapped")
+    by_batch, by_row = skipping(1_000_000)
+    print(f"a million rows passed over: {by_batch:.3f} s by the batch sampler, {by_row:.3f} s by the sampler")
 
 
 if __name__ == "__main__":
