@@ -23,7 +23,7 @@ export PIP_COMPILE := 0
 export PYTHONDONTWRITEBYTECODE :=
 export YARN_PREFER_AGGREGATE_CACHE_INFO := 1
 
-.PHONY: help docs install demo dist test test-long test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
+.PHONY: help docs install demo dist test test-long test-versions test-python test-frontend lab lint lint-python lint-types lint-frontend format bench watch clean
 
 # What kernels and engines import is compiled at once: an environment that forbids it would have each of them compile it again.
 IMPORTED = import ipykernel.kernelapp, ipyparallel.controller.app, ipyparallel.engine.app, torch._dynamo, jupyter_dtrain.engine.worker
@@ -33,7 +33,7 @@ timed = @begun=$$(date +%s); echo '$(2)'; { $(2); }; status=$$?; echo "$$(( $$(d
 tell_times = { read begun; printf '\n'; cat; echo "$$(( $$(date +%s) - begun )) s  all"; } < $(TIMES)
 
 help: ## say what there is
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 15
 
 install: $(VENV)/.installed $(EXTENSION) ## make .venv with everything in it, the front end built
 
@@ -63,6 +63,10 @@ test-long: install ## run the tests that `make test` leaves out
 	tests/hosts/slurm.sh
 	tests/hosts/schedulers.sh
 	$(BIN)/pytest --numprocesses $(TESTS_AT_ONCE) --no-loadscope-reorder -m long $(OPTIONS)
+
+test-versions: dist ## try the wheel with the oldest and the newest Jupyter that it accepts
+	tests/browser/chromium.sh
+	tests/browser/versions.sh
 
 test-frontend: install
 	$(call timed,front end,$(BESIDE) $(BIN)/jlpm test)

@@ -2,6 +2,9 @@
 
 The browser belongs to a file and not to the session: while Playwright is up, the main thread has a running event loop, which
 the tests of other folders must not find.
+
+With ``LAB_PYTHON=/an/environment/bin/python`` the server is that environment's, with the package and the front end that are installed
+there: other versions of Jupyter, a wheel.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory, request):
-    server = Server(tmp_path_factory.mktemp("lab"), checkout=request.config.rootpath)
+    folder, python = tmp_path_factory.mktemp("lab"), os.environ.get("LAB_PYTHON")
+    server = Server(folder, python=python) if python else Server(folder, checkout=request.config.rootpath)
     yield server
     server.shut_down_kernels()
     server.stop()

@@ -105,6 +105,13 @@ class Lab:
         expect(self.page.locator("body")).to_have_attribute("data-jp-theme-name", theme)
         expect(self.page.locator("#jupyterlab-splash")).to_have_count(0)
 
+    def watch_console(self) -> list[str]:
+        """Return a list that gets the errors of the page's console, and what nothing has caught, from now on."""
+        errors: list[str] = []
+        self.page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: errors.append(str(error)))
+        return errors
+
     # -- the sidebar -------------------------------------------------------------------------------------------------
 
     @property

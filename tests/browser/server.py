@@ -25,11 +25,14 @@ class Server:
     ----------
     folder : Path
         Empty; the server's settings, notebooks and log go there.
-    checkout : Path
+    checkout : Path, optional
         What kernels import the package from, installed or not; the front end that was built there is the one that is served.
+        Without it both are those that are installed beside `python`.
+    python : str, optional
+        The interpreter of an environment with JupyterLab; this one's where nothing is said.
     """
 
-    def __init__(self, folder: Path, *, checkout: Path) -> None:
+    def __init__(self, folder: Path, *, checkout: Path | None = None, python: str = sys.executable) -> None:
         self.notebooks = folder / "notebooks"
         self.notebooks.mkdir()
         self.log = folder / "log.txt"
@@ -40,7 +43,8 @@ class Server:
         (settings / "notification.jupyterlab-settings").write_text(json.dumps(quiet))
         extensions = folder / "checkout" / "labextensions"
         extensions.mkdir(parents=True)
-        (extensions / "jupyter-dtrain").symlink_to(checkout / "jupyter_dtrain" / "labextension")
+        if checkout is not None:
+            (extensions / "jupyter-dtrain").symlink_to(checkout / "jupyter_dtrain" / "labextension")
         self.token = uuid.uuid4().hex
         own_folders = {
             "IPYTHONDIR": "ipython",
@@ -51,7 +55,7 @@ class Server:
             "JUPYTER_PATH": "checkout",
             "JUPYTER_RUNTIME_DIR": "runtime",
         }
-        environment = os.environ | {name: str(folder / own) for name, own in own_folders.items()} | {"PYTHONPATH": str(checkout)}
+        environment = os.environ | {name: str(folder / own) for name, own in own_folders.items()} | {"PYTHONPATH": str(checkout or "")}
         options = [
             "--no-browser",
             "--allow-root",
@@ -64,7 +68,7 @@ class Server:
         ]
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jupyterlab", *options], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
+                [python, "-m", "jupyterlab", *options], cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT
             )
         # The port is another one where that one is taken; the server writes down which.
         self._written = folder / "runtime" / f"jpserver-{self._process.pid}.json"
