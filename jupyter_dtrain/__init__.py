@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
     from . import data
     from .checkpoint.load import load_checkpoint
-    from .runs.recorded import find_run
-    from .runs.recorded import table_of as runs
+    from .runs.queries import find_run
+    from .runs.queries import table_of as runs
 
 __all__ = ["config", "data", "find_run", "gather", "is_main", "load_checkpoint", "log", "mean", "runs", "sum"]
 __version__ = "0.1.0"
-_ELSEWHERE = {"find_run": "runs.recorded", "load_checkpoint": "checkpoint.load"}
+_ELSEWHERE = {"find_run": "runs.queries", "load_checkpoint": "checkpoint.load"}
 
 
 def __getattr__(name: str) -> Any:

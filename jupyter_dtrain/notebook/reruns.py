@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from IPython.core.getipython import get_ipython
 
 from ..errors import UsageError
-from ..runs.recorded import RecordedRun, find_run
+from ..runs.queries import find_run
+from ..runs.recorded import RecordedRun
 from .busy import busy
 from .output import CellOutput
 from .returning import take

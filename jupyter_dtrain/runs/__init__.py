@@ -30,7 +30,7 @@ class _Runs(ModuleType):
     """The package, which can be called as well: ``jupyter_dtrain.runs()`` is what a user writes."""
 
     def __call__(self, folder: str | Path | None = None) -> Any:
-        from .recorded import table_of  # when it is first used
+        from .queries import table_of  # when it is first used
 
         return table_of(folder)
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ..errors import ProtocolError
+from ..protocol import Notice, Steps
+from .curves import LEARNING_RATE, LOSS, SAMPLES_PER_SECOND, RunCurves
+from .rank_reports import Notices
+from .run_progress import Throughput
 
-if TYPE_CHECKING:
-    from ..protocol import Steps
-
-
-from collections.abc import Collection, Mapping
-
-from ..protocol import Scalars
-
+RATE_INTERVAL = 1.0
+"""Seconds of event time between two points of the curve of samples per second."""
 MAX_LAG = 1000  # steps that are held back for a rank that does not report them
 
 
@@ -151,56 +149,72 @@ def _merge(step: int, parts: dict[int, _Part]) -> GlobalStep:
     )
 
 
-# What the cell logs itself (a TensorBoard writer's scalars, say): each point once, however often it is told.
-
-Point = tuple[int, float, float]  # step, time, value
-
-
-class LoggedScalars:
-    """How many points of each curve that the cell logs are known: a run that goes on from a snapshot tells some of them again.
+class StepCurves:
+    """The steps of a run as points of its curves. Not thread-safe: its owner locks.
 
     Parameters
     ----------
-    measured : collection of str
-        Names of curves that are not the cell's; one that it calls so is called otherwise.
+    world_size : int
+    curves : RunCurves
+        Gets the points.
+    started : float
+        When the run started, in seconds since the epoch.
+    notices : Notices
+        Told of the first loss that is not finite.
+
+    Attributes
+    ----------
+    last : GlobalStep
+        The last step of the run, with the last loss and learning rate that there were.
+    throughput : Throughput
     """
 
-    def __init__(self, measured: Collection[str]) -> None:
-        self._measured = measured
-        self._known: dict[str, int] = {}
+    def __init__(self, world_size: int, curves: RunCurves, *, started: float, notices: Notices) -> None:
+        self._steps, self._curves, self._notices = GlobalSteps(world_size), curves, notices
+        self.last = GlobalStep(step=0, time=started, loss=None, learning_rate=None, samples=0, odd_rank=None)
+        self.throughput = Throughput()
+        self._rate_recorded = -math.inf
+        self._loss_was_odd = False
 
-    def restore(self, name: str, num_points: int) -> None:
-        """Begin with so many points of the curve `name`."""
-        if name not in self._measured:
-            self._known[name] = num_points
+    def restore(self) -> None:
+        """Go on from the curves; steps in them that are told again count once."""
+        known = self._curves.last_step(LOSS) or self._curves.last_step(LEARNING_RATE)
+        if known is not None:
+            self._steps.begin_after(known)
 
-    def count(self, name: str) -> int:
-        """Return how many points of the curve `name` are known."""
-        return self._known.get(name, 0)
+    def go_back(self, step: int, now: float) -> None:
+        """Be as after `step`, to which the curves have gone back."""
+        self._steps.go_back(step)
+        self.last = GlobalStep(step, now, self._curves.last_value(LOSS), self._curves.last_value(LEARNING_RATE), 0, None)
 
-    def take_back(self, lost: Mapping[str, int]) -> None:
-        """Forget the last points of curves, so many of each: they will be told again."""
-        for name in self._known:
-            self._known[name] -= lost.get(name, 0)
+    def begin_again(self, world_size: int) -> None:
+        """Say that `world_size` ranks report from now on, and again all steps that have not come out."""
+        self._steps.begin_again(world_size)
 
-    def fresh(self, event: Scalars) -> tuple[str, list[Point]]:
-        """Return what the curve is called, and the points of the event that are not known yet; rank 0 speaks for all.
+    def add(self, steps: Steps) -> None:
+        """Take one rank's report; a `ProtocolError`: it is malformed, and nothing of it is taken."""
+        self._record(self._steps.add(steps))
 
-        Raises
-        ------
-        ProtocolError
-            Its columns have different lengths.
-        """
-        if len({len(event.step), len(event.time), len(event.value)}) > 1:
-            raise ProtocolError(f"the columns of {event.name!r} have different lengths")
-        name = logged_as(event.name, self._measured)
-        if event.rank != 0:
-            return name, []
-        known = self._known.get(name, 0) - event.first
-        self._known[name] = event.first + max(known, len(event.value))
-        return name, list(zip(event.step, event.time, event.value, strict=True))[max(0, known) :]
+    def flush(self) -> None:
+        """Take all steps that are held back, with what was reported of them."""
+        self._record(self._steps.flush())
 
-
-def logged_as(name: str, measured: Collection[str]) -> str:
-    """Return what the curve is called of what a cell logs as `name`."""
-    return f"{name} (logged)" if name in measured else name
+    def _record(self, steps: list[GlobalStep]) -> None:
+        for step in steps:
+            rate = self.throughput.add(step.time, step.samples)
+            if step.loss is not None:
+                self._curves.add(LOSS, step.step, step.time, step.loss)
+            if step.learning_rate is not None:
+                self._curves.add(LEARNING_RATE, step.step, step.time, step.learning_rate)
+            if rate is not None and step.time >= self._rate_recorded + RATE_INTERVAL:
+                self._rate_recorded = step.time
+                self._curves.add(SAMPLES_PER_SECOND, step.step, step.time, rate)
+            if step.odd_rank is not None and not self._loss_was_odd:
+                self._loss_was_odd = True
+                text = f"The loss is not finite at step {step.step} (first seen on rank {step.odd_rank}); its curve has a gap there."
+                self._notices.add(Notice(rank=step.odd_rank, text=text))
+            # A step without a loss (a second optimizer's, say) leaves the last one standing.
+            self.last = step._replace(
+                loss=self.last.loss if step.loss is None else step.loss,
+                learning_rate=self.last.learning_rate if step.learning_rate is None else step.learning_rate,
+            )

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ..protocol import Points
+from ..protocol import DeviceUse, Points, Progress
 
 # A curve: one value over the steps of a run, as columns.
 #
@@ -140,6 +140,19 @@ class RunCurves:
         """Add a point for the store only."""
         if self._rows is not None:
             self._rows.setdefault(name, Curve()).append(step, time, value)
+
+    def record_device(self, use: DeviceUse, step: int) -> None:
+        """Record a report on a rank's device."""
+        self.record(f"{OF_DEVICES}{use.rank}/utilization", step, use.time, use.utilization)
+        self.record(f"{OF_DEVICES}{use.rank}/memory_used", step, use.time, use.memory_used)
+
+    def add_epoch(self, progress: Progress, now: float) -> None:
+        """Add a point to the curve that says which step belongs to which epoch."""
+        known = self.last_step(EPOCH)
+        if known is not None and progress.step <= known:
+            return
+        part = (progress.batch - 1) / progress.batches if progress.batches else 0.0
+        self.add(EPOCH, progress.step, now, progress.epoch - 1 + part)
 
     def cut(self, step: int) -> Counter[str]:
         """Take back the points after `step` that views have or are to get, and return how many of each curve; the store's are its own."""

@@ -7,7 +7,6 @@ holds up the IO thread.
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,24 +28,11 @@ from ..protocol import (
     Steps,
     TimeSplit,
 )
-from .aggregation import GlobalStep, GlobalSteps, LoggedScalars, Point
-from .curves import (
-    EPOCH,
-    LEARNING_RATE,
-    LOSS,
-    MEASURED,
-    OF_DEVICES,
-    SAMPLES_PER_SECOND,
-    Curve,
-    Rows,
-    RunCurves,
-    finite,
-    non_finite_text,
-)
-from .run_progress import DeviceReports, KnownHyperparameters, Notices, Pace, ReadingSpeed, Throughput, TimeSplits
-
-RATE_INTERVAL = 1.0
-"""Seconds of event time between two points of the curve of samples per second."""
+from .aggregation import StepCurves
+from .curves import MEASURED, OF_DEVICES, Curve, Rows, RunCurves, finite
+from .logged_scalars import LoggedScalars, Point
+from .rank_reports import DeviceReports, KnownHyperparameters, Notices, TimeSplits
+from .run_status import RunStatus
 
 
 class RunRecorder:
@@ -90,30 +76,15 @@ class RunRecorder:
     ) -> None:
         self._lock = threading.Lock()
         self._clock = clock
-        self._run_id = run_id
-        self._name = name
-        self._world_size = world_size
-        self._started = clock() if started is None else started
-        self._ended: float | None = None
-        self._idle = idle
-        self._detached = detached
-        self._phase: RunPhase = "starting"
-        self._error: str | None = None
-        self._checkpoint: int | None = None
+        started = clock() if started is None else started
+        self._status = RunStatus(
+            run_id=run_id, name=name, world_size=world_size, started=started, idle=idle, detached=detached, clock=clock
+        )
         self._ranks_started: set[int] = set()
-        self._steps = GlobalSteps(world_size)
-        self._last = GlobalStep(step=0, time=self._started, loss=None, learning_rate=None, samples=0, odd_rank=None)
-        self._progress: Progress | None = None
-        self._throughput = Throughput()
-        self._pace = Pace()
-        self._rate_recorded = -math.inf
-        self._devices = DeviceReports()
-        self._times = TimeSplits()
-        self._reading = ReadingSpeed()
-        self._notices = Notices()
-        self._loss_was_odd = False
-        self._scalars = LoggedScalars(MEASURED)
+        self._devices, self._times, self._notices = DeviceReports(), TimeSplits(), Notices()
         self._curves = RunCurves(run_id)
+        self._steps = StepCurves(world_size, self._curves, started=started, notices=self._notices)
+        self._scalars = LoggedScalars(MEASURED)
         self.hyperparameters = KnownHyperparameters()
         self.on_logged: Callable[[str, int, Sequence[Point]], None] = lambda _name, _first, _points: None
         self._changed = True
@@ -133,25 +104,24 @@ class RunRecorder:
                 case RankStarted():
                     self._ranks_started.add(event.rank)
                     self._times.start(event.rank)
-                    if len(self._ranks_started) == self._world_size:
+                    if len(self._ranks_started) == self._status.world_size:
                         self._run()
                 case Steps():
-                    self._take(self._steps.add(event))
+                    self._steps.add(event)
                     self._run()
                 case Progress():
                     if event.rank == 0:
-                        self._progress = event
-                        self._record_epoch(event)
+                        self._status.progress = event
+                        self._curves.add_epoch(event, self._clock())
                         self._changed = True
                 case Extent():
-                    self._pace.add(event.time, event.fraction)
+                    self._status.pace.add(event.time, event.fraction)
                     self._changed = True
                 case DeviceUse():
                     self._devices.add(event)
-                    self._curves.record(f"{OF_DEVICES}{event.rank}/utilization", self._last.step, event.time, event.utilization)
-                    self._curves.record(f"{OF_DEVICES}{event.rank}/memory_used", self._last.step, event.time, event.memory_used)
+                    self._curves.record_device(event, self._steps.last.step)
                 case TimeSplit():
-                    self._reading.add(self._times.add(event))
+                    self._status.reading.add(self._times.add(event))
                     self._changed |= event.rows > 0
                 case Scalars():
                     self._log(event)
@@ -170,9 +140,7 @@ class RunRecorder:
                     continue
                 self._curves.restore(name, curve)
                 self._scalars.restore(name, len(curve))
-            known = curves.get(LOSS) or curves.get(LEARNING_RATE)
-            if known is not None and len(known):
-                self._steps.begin_after(known.step[-1])
+            self._steps.restore()
 
     def go_back(self, step: int, taken_back: Mapping[str, int] | None) -> None:
         """Be as after `step`, from which the run goes on: the points after it are taken back, and are told again.
@@ -183,35 +151,31 @@ class RunRecorder:
             How many points of each curve those are; ``None``: the record does not say.
         """
         with self._lock:
-            self._steps.go_back(step)
             lost = self._curves.cut(step)
+            self._steps.go_back(step, self._clock())
             self._scalars.take_back(lost if taken_back is None else taken_back)
-            self._last = GlobalStep(step, self._clock(), self._curves.last_value(LOSS), self._curves.last_value(LEARNING_RATE), 0, None)
-            self._progress = None
-            self._pace.clear()
+            self._status.go_back()
             self._changed = True
 
     def begin_again(self, world_size: int) -> None:
         """Say that ranks go on from a snapshot, so many: they report again what they had reported since then."""
         with self._lock:
             self._steps.begin_again(world_size)
-            self._world_size = world_size
+            self._status.world_size = world_size
             self._devices.keep(world_size)
             self._changed = True
 
     def set_phase(self, phase: RunPhase) -> None:
         """Say that the run is `phase` now, for example ``"stopping"``; :meth:`finish` ends it."""
         with self._lock:
-            if self._ended is None:
-                self._phase = phase
-                if phase == "paused":  # what it waited does not make it slower
-                    self._pace.stand_still()
+            if not self._status.has_ended:
+                self._status.set_phase(phase)
                 self._changed = True
 
     def note_checkpoint(self, step: int) -> None:
         """Say that a checkpoint of the state after `step` is on disk."""
         with self._lock:
-            self._checkpoint = step
+            self._status.checkpoint = step
             self._changed = True
 
     def finish(self, phase: RunPhase, error: str | None = None) -> None:
@@ -219,11 +183,9 @@ class RunRecorder:
         if phase not in RUN_PHASES_ENDED:
             raise ValueError(f"a run does not end as {phase!r}")
         with self._lock:
-            if self._ended is None:
-                self._take(self._steps.flush())
-                self._ended = self._clock()
-                self._phase = phase
-                self._error = error
+            if not self._status.has_ended:
+                self._steps.flush()
+                self._status.finish(phase, error)
                 self._changed = True
 
     # -- out, for views ----------------------------------------------------------------------------------------------
@@ -231,12 +193,12 @@ class RunRecorder:
     @property
     def has_ended(self) -> bool:
         """Whether the run has ended."""
-        return self._ended is not None
+        return self._status.has_ended
 
     def run_update(self) -> RunUpdate:
         """Return the run as it is now."""
         with self._lock:
-            return self._run_update()
+            return self._status.update(self._steps)
 
     def devices(self) -> list[DeviceUse]:
         """Return the latest report on each rank's device."""
@@ -260,7 +222,7 @@ class RunRecorder:
             messages += self._devices.fresh()
             messages += self._times.fresh()
             if self._changed:
-                messages.append(self._run_update())
+                messages.append(self._status.update(self._steps))
             messages += self._notices.fresh()  # they do not name their run, so a new one has to be there before them
             self._changed = False
             return messages
@@ -303,30 +265,8 @@ class RunRecorder:
     # -- with the lock held ------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        if self._phase == "starting":
-            self._phase = "running"
+        self._status.start_running()
         self._changed = True
-
-    def _take(self, steps: list[GlobalStep]) -> None:
-        for step in steps:
-            rate = self._throughput.add(step.time, step.samples)
-            if step.loss is not None:
-                self._curves.add(LOSS, step.step, step.time, step.loss)
-            if step.learning_rate is not None:
-                self._curves.add(LEARNING_RATE, step.step, step.time, step.learning_rate)
-            if rate is not None and step.time >= self._rate_recorded + RATE_INTERVAL:
-                self._rate_recorded = step.time
-                self._curves.add(SAMPLES_PER_SECOND, step.step, step.time, rate)
-            if step.odd_rank is not None and not self._loss_was_odd:
-                self._loss_was_odd = True
-                text = f"The loss is not finite at step {step.step} (first seen on rank {step.odd_rank}); its curve has a gap there."
-                self._notices.add(Notice(rank=step.odd_rank, text=text))
-            # A step without a loss (a second optimizer's, say) leaves the last one standing.
-            self._last = step._replace(
-                loss=self._last.loss if step.loss is None else step.loss,
-                learning_rate=self._last.learning_rate if step.learning_rate is None else step.learning_rate,
-            )
-            self._changed = True
 
     def _log(self, event: Scalars) -> None:
         name, points = self._scalars.fresh(event)
@@ -334,38 +274,3 @@ class RunRecorder:
             self._curves.add(name, *point)
         if points:
             self.on_logged(name, self._scalars.count(name) - len(points) + 1, points)
-
-    def _record_epoch(self, progress: Progress) -> None:
-        """Add a point to the curve that says which step belongs to which epoch."""
-        known = self._curves.last_step(EPOCH)
-        if known is not None and progress.step <= known:
-            return
-        part = (progress.batch - 1) / progress.batches if progress.batches else 0.0
-        self._curves.add(EPOCH, progress.step, self._clock(), progress.epoch - 1 + part)
-
-    def _run_update(self) -> RunUpdate:
-        progress = self._progress
-        rows, bytes_read = self._reading.overall() if self.has_ended else self._reading.recent()
-        return RunUpdate(
-            run_id=self._run_id,
-            name=self._name,
-            phase=self._phase,
-            world_size=self._world_size,
-            started=self._started,
-            elapsed=max(0.0, (self._clock() if self._ended is None else self._ended) - self._started - self._idle),
-            step=self._last.step,
-            epoch=progress.epoch if progress else None,
-            batch=progress.batch if progress else None,
-            batches=progress.batches if progress else None,
-            loss=finite(self._last.loss),
-            odd_loss=non_finite_text(self._last.loss),
-            learning_rate=finite(self._last.learning_rate),
-            samples_per_second=self._throughput.overall() if self.has_ended else self._throughput.recent(),
-            rows_per_second=rows,
-            bytes_per_second=bytes_read,
-            fraction=self._pace.fraction,
-            remaining=self._pace.remaining() if self._phase == "running" else None,
-            checkpoint=self._checkpoint,
-            detached=self._detached,
-            error=self._error,
-        )

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from jupyter_dtrain.protocol import Message, TimeSplit
-from jupyter_dtrain.runs.run_progress import PARTS
+from jupyter_dtrain.runs.rank_reports import PARTS
 from tests.engine.ranks import Ranks, Run
 
 PAUSE = 0.06  # seconds, much longer than all else in a step of these models, on a busy machine too

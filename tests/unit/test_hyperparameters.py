@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from jupyter_dtrain.engine.telemetry.described_objects import MAX_TEXT, plain
 from jupyter_dtrain.engine.telemetry.hyperparameters import HyperparameterLog
 from jupyter_dtrain.protocol import Hyperparameters
-from jupyter_dtrain.runs.run_progress import KnownHyperparameters
+from jupyter_dtrain.runs.rank_reports import KnownHyperparameters
 
 
 def found(log, known=None):

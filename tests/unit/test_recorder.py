@@ -14,8 +14,8 @@ from jupyter_dtrain.errors import ProtocolError
 from jupyter_dtrain.protocol import ClusterUpdate, DeviceUse, Notice, Points, Progress, RankStarted, RunUpdate, Scalars, Steps
 from jupyter_dtrain.runs.aggregation import GlobalSteps
 from jupyter_dtrain.runs.curves import LEAST_LIMIT, MAX_VIEW_POINTS, Curve
+from jupyter_dtrain.runs.rank_reports import MAX_NOTICES
 from jupyter_dtrain.runs.recorder import RunRecorder
-from jupyter_dtrain.runs.run_progress import MAX_NOTICES
 from jupyter_dtrain.runs.thinning import kept_positions
 from tests.fakes import Clock
 

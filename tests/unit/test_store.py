@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from jupyter_dtrain.errors import StoreError
-from jupyter_dtrain.runs import database
+from jupyter_dtrain.runs import connections
 from jupyter_dtrain.runs.curves import Curve
 from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import new_run_id
@@ -279,7 +279,7 @@ def test_a_new_folder_that_another_kernel_prepares_this_moment_is_waited_for(sto
             waited.append(seconds)
             other.execute("ROLLBACK")
 
-        monkeypatch.setattr(database, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
+        monkeypatch.setattr(connections, "time", SimpleNamespace(monotonic=time.monotonic, sleep=wait))
         run_id = start(store)
     assert len(waited) == 1
     assert [run.run_id for run in store.list_runs()] == [run_id]

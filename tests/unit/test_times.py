@@ -8,8 +8,8 @@ import torch
 
 from jupyter_dtrain.engine.timing import BACKWARD, COMMUNICATION, DATA, FORWARD, Counted, Timing
 from jupyter_dtrain.protocol import RankStarted, TimeSplit
+from jupyter_dtrain.runs.rank_reports import PARTS, TimeSplits
 from jupyter_dtrain.runs.recorder import RunRecorder
-from jupyter_dtrain.runs.run_progress import PARTS, TimeSplits
 from tests.fakes import Clock
 
 
