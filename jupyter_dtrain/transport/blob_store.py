@@ -30,6 +30,7 @@ from ..errors import ClusterError
 from ..system.atomic_files import write_whole
 from ..system.resources import OVERFLOW, size_text
 from .base import BlobStore, OnProgress
+from .buffer_links import Overflow, try_link
 from .sending import INTERVAL
 from .unhashed import UnhashedBuffers, place_of
 
@@ -71,6 +72,7 @@ class BlobFolder(BlobStore):
         self, path: Path, others: Sequence[Path] = (), *, hashed: int | None = None, in_place: bool = False, watched: bool = False
     ) -> None:
         self.path, self._others, self._hashed, self._in_place = path, tuple(others), hashed, in_place
+        self._overflow = Overflow(path)
         self._unhashed = UnhashedBuffers(self.open, watched=watched, outdate=self._outdate)
         self._outdated: dict[str, str] = {}  # what was stored of a buffer before, by the name of what is stored of it now
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -157,16 +159,9 @@ class BlobFolder(BlobStore):
         try:
             self.write(key, buffer)
         except OSError as error:
-            overflow = self.path / OVERFLOW
-            if error.errno != errno.ENOSPC or not overflow.is_dir():
+            if error.errno != errno.ENOSPC or not self._overflow.is_there:
                 raise
-            write_whole(overflow / key, buffer)
-            self._link(overflow.resolve() / key)
-
-    def _link(self, file: Path) -> None:
-        """Let what lies in `file` be stored here, under its name."""
-        with suppress(FileExistsError):  # another process was faster
-            (self.path / file.name).symlink_to(file)
+            self._overflow.write(key, buffer)
 
     def write(self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
         """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
@@ -177,7 +172,7 @@ class BlobFolder(BlobStore):
             pass
         else:
             return
-        if any(self._linked(other / key, target) for other in self._others):
+        if any(try_link(other / key, target) for other in self._others):
             return
         outdated = self._outdated.pop(key, None)
         write_whole(target, buffer, durable=durable, on_written=on_written, over=None if outdated is None else self.path / outdated)
@@ -191,24 +186,11 @@ class BlobFolder(BlobStore):
                 hashed.update(block[:count])
             key = f"{hashed.hexdigest()}-{opened.tell():x}"
         target = self.path / key
-        if target.exists() or any(self._linked(other / key, target) for other in self._others):
+        if target.exists() or any(try_link(other / key, target) for other in self._others):
             file.unlink()
         else:
             file.rename(target)
         return key
-
-    @staticmethod
-    def _linked(stored: Path, target: Path) -> bool:
-        """Return whether `target` is there now without a copy, as what lies in another folder or because another process was faster."""
-        if stored.is_symlink():  # to a disk, from which it goes with the folder
-            return False
-        try:
-            os.link(stored, target)
-        except FileExistsError:
-            return True
-        except OSError:  # it is not there, or gone meanwhile
-            return False
-        return True
 
     def missing(self, keys: Iterable[str]) -> list[str]:
         """Return those of `keys` that are not stored."""
@@ -219,7 +201,7 @@ class BlobFolder(BlobStore):
         path = self.path / key
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode):
-            path = self._overflow_of(key)
+            path = self._overflow.file_of(key)
             found = path.lstat()
         size = found.st_size
         if not size:
@@ -233,17 +215,8 @@ class BlobFolder(BlobStore):
             path = self.path / key
             if path.is_symlink():
                 with suppress(FileNotFoundError):
-                    self._overflow_of(key).unlink()
+                    self._overflow.file_of(key).unlink()
             path.unlink(missing_ok=True)
-
-    def _overflow_of(self, key: str) -> Path:
-        """Return the file on the disk that a link of this name leads to; a `FileNotFoundError`: it leads elsewhere, and is none of ours."""
-        path = self.path / key
-        with suppress(OSError):
-            target = path.readlink()
-            if target == (self.path / OVERFLOW).resolve() / key:
-                return target
-        raise FileNotFoundError(errno.ENOENT, "No buffer is stored there", str(path))
 
     def trim(self, *, keep: Iterable[str], limit: int) -> None:
         """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored, and those that found no room here."""
@@ -266,7 +239,7 @@ class BlobFolder(BlobStore):
                 continue
             if entry.is_symlink():
                 with suppress(FileNotFoundError):
-                    self._link(Path(shutil.move(BlobFolder(old)._overflow_of(entry.name), (self.path / OVERFLOW).resolve())))
+                    self._overflow.take(Overflow(old).file_of(entry.name))
             else:
                 shutil.move(entry, self.path)
 
