@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from ..runs.aggregation import Point
+from ..runs.logged_scalars import Point
 from ..search import Search
 from .grid import Trial
 

@@ -17,8 +17,8 @@ from ..elastic.main_thread_output import Inbox, Output, RankLines
 from ..elastic.run_result import RunResult
 from ..errors import ClusterError, DtrainError
 from ..options import Metric
-from ..runs.aggregation import logged_as
 from ..runs.curves import MEASURED
+from ..runs.logged_scalars import logged_as
 from ..system.interpreter import Interrupts
 from ..transport.base import BlobStore
 from .executor import Lane

@@ -27,10 +27,11 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from ...serialization.open_files import of_cell
 from ...system.patches import patched
+from .asked_paths import asked_path, is_within_open_folder, open_replaced
 from .journal_entries import Entry, entries_since, file_size, kind_and_paths, read_entries
-from .made_folders import FolderChannel, asked_path, is_within_open_folder
+from .made_folders import FolderChannel
 from .temp_dirs import TemporaryFolders
-from .written_files import OwnFiles, open_replaced
+from .written_files import OwnFiles
 
 KEPT_MARKS = 16
 """Snapshots that may be the newest whole one, more than enough."""

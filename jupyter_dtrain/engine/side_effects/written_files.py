@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import builtins
 import errno
-import io
 import os
 import shutil
 import tempfile
@@ -23,32 +22,18 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
-from types import FunctionType
 from typing import Any
 
 import torch
-from IPython.core import interactiveshell
 from torch.autograd import profiler
 
-from ...serialization.pickler import NOTEBOOKS_OPEN
 from ...system.patches import patched
-from .made_folders import FolderChannel, asked_path, is_within_open_folder
+from .asked_paths import asked_path, by_path, open_replaced
+from .made_folders import FolderChannel
 from .temp_dirs import TemporaryFolders
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
-
-
-@contextmanager
-def open_replaced(opened: Callable[..., Any]) -> Iterator[None]:
-    """Let `opened` take the place of ``open`` under all of its names until the end of the ``with`` block.
-
-    One for all of them: what a library pickles of it is one of its names.
-    """
-    with patched(builtins, "open", opened), patched(io, "open", opened), patched(interactiveshell, "io_open", opened), ExitStack() as stack:
-        if isinstance(NOTEBOOKS_OPEN, FunctionType):  # libraries pickle it by value, with what it wraps
-            stack.enter_context(patched(NOTEBOOKS_OPEN, "__wrapped__", opened, listed="IPython.core.interactiveshell._modified_open"))
-        yield
 
 
 class OwnFiles:
@@ -67,17 +52,14 @@ class OwnFiles:
     """
 
     def __init__(self, folder: Path, *, started: int, word: FolderChannel, temporary: TemporaryFolders) -> None:
-        self._temporary = temporary
-        self._before = started - CLOCK_STEP
+        self._temporary, self._before = temporary, started - CLOCK_STEP
         self._folder = f"{folder.resolve()}{os.sep}"
         self._own: dict[str, str] = {}  # where the cell has written, and where that is
         self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
         self._folders: set[str] = set()  # folders that rank 0 has made for it, and may have removed again
         self._made: set[str] = set()  # folders that it has made itself, as their names are not those that rank 0 gives
-        self._word = word
-        self._stat = os.stat
-        self._place = ""
-        self._count = 0
+        self._word, self._stat = word, os.stat
+        self._place, self._count = "", 0
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -102,7 +84,7 @@ class OwnFiles:
                 (shutil, "copy", self._copied(shutil.copy)),
                 (shutil, "copy2", self._copied(shutil.copy2)),
             ):
-                stack.enter_context(patched(target, name, _by_path(getattr(target, name), replacement)))
+                stack.enter_context(patched(target, name, by_path(getattr(target, name), replacement)))
             yield
 
     # -- where something is ------------------------------------------------------------------------------------------
@@ -266,13 +248,3 @@ class OwnFiles:
             return result
 
         return stat
-
-
-def _by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `followed`, but `original` for a name within an open folder: who has opened that has been followed already."""
-
-    @wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return (original if is_within_open_folder(kwargs) else followed)(*args, **kwargs)
-
-    return call

@@ -1,0 +1,75 @@
+"""Whether the cell's own code is what asks for something of a file, and of which."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from types import FrameType, FunctionType
+from typing import Any
+
+from IPython.core import interactiveshell
+
+from ...serialization import late_bound
+from ...serialization.pickler import NOTEBOOKS_OPEN
+from ...system.patches import patched
+from ..user_frames import OURS, is_users
+
+_FOLLOWING = frozenset(
+    (
+        *(str(Path(__file__).with_name(name)) for name in ("written_files.py", "file_journal.py", "made_folders.py", "asked_paths.py")),
+        late_bound.__file__,
+    )
+)
+
+
+def is_within_open_folder(options: Mapping[str, Any]) -> bool:
+    """Return whether the names of a call of one of `os`' functions with these `options` are no paths, as those of ``shutil.rmtree`` are."""
+    return any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
+
+
+def asked_path(file: Any) -> str | None:
+    """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
+    # Not resolved: a link is removed and renamed as itself.
+    return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and _user_asks() else None  # noqa: PTH100
+
+
+def _user_asks() -> bool:
+    """Return whether the user's code is what calls, directly or through a library, and not this project."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if name.startswith(OURS):
+            if name not in _FOLLOWING:
+                return False
+        elif is_users(name):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `followed`, but `original` for a name within an open folder: who has opened that has been followed already."""
+
+    @wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (original if is_within_open_folder(kwargs) else followed)(*args, **kwargs)
+
+    return call
+
+
+@contextmanager
+def open_replaced(opened: Callable[..., Any]) -> Iterator[None]:
+    """Let `opened` take the place of ``open`` under all of its names until the end of the ``with`` block.
+
+    One for all of them: what a library pickles of it is one of its names.
+    """
+    with patched(builtins, "open", opened), patched(io, "open", opened), patched(interactiveshell, "io_open", opened), ExitStack() as stack:
+        if isinstance(NOTEBOOKS_OPEN, FunctionType):  # libraries pickle it by value, with what it wraps
+            stack.enter_context(patched(NOTEBOOKS_OPEN, "__wrapped__", opened, listed="IPython.core.interactiveshell._modified_open"))
+        yield
