@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import statistics
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+FIRST_READ = [ROOT / "docs" / f"{name}.md" for name in ("guarantees", "runs", "sidebar", "troubleshooting", "tutorial")]
+LONGEST, MEDIAN = 25, 16
+"""Words of a sentence, at most and in the middle."""
 READ = {
     "jupyter_dtrain": (".py",),
     "labextension/src": (".ts", ".tsx"),
@@ -80,3 +85,28 @@ TEXTS = texts()
 @pytest.mark.parametrize("phrase", REPLACED)
 def test_a_phrase_that_was_replaced_is_not_used(phrase):
     assert [name for name, text in TEXTS.items() if phrase in text] == [], f"say: {REPLACED[phrase]}"
+
+
+def _sentences(page: Path) -> list[str]:
+    """Return the sentences of a page, without tables, code, headings and addresses; what is marked as code counts as one word."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    found = []
+    for paragraph in re.split(r"\n\s*\n|^(?=[-*] |\d+\. )", text, flags=re.MULTILINE):
+        if paragraph.strip() and not paragraph.strip().startswith(("#", "|", "!", "<", ":::", "(", "{")):
+            plain = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", re.sub(r"`[^`]*`", "X", paragraph))
+            found += re.split(r"(?<=[.!?:])\s+(?=[A-Z“X-])", " ".join(re.sub(r"[*_]", "", plain).split()))
+    return [sentence for sentence in found if len(_words(sentence)) > 1]
+
+
+def _words(sentence: str) -> list[str]:
+    return [word for word in sentence.split() if re.search(r"\w", word)]
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *FIRST_READ, *sorted((ROOT / "docs" / "howto").glob("*.md"))], ids=lambda page: page.name
+)
+def test_sentences_of_what_users_read_first_are_short(page):
+    sentences = _sentences(page)
+    assert len(sentences) > 5
+    assert [sentence for sentence in sentences if len(_words(sentence)) > LONGEST] == []
+    assert statistics.median(len(_words(sentence)) for sentence in sentences) <= MEDIAN
