@@ -10,11 +10,13 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import psutil
+import pytest
 import zmq
 from jupyter_client.manager import KernelManager
 from jupyter_client.provisioning import local_provisioner
@@ -281,6 +283,8 @@ class Notebook:
 
     def open_comm(self, target: str) -> str:
         """Open a comm of the sidebar, as JupyterLab does: on a kernel subshell of its own. Return its id."""
+        if version("ipykernel").startswith("6."):
+            pytest.skip("a kernel of ipykernel 6 has no subshells: it is interrupted instead (tests/browser/test_installed.py)")
         request = self.client.session.msg("create_subshell_request", {})
         self.client.control_channel.send(request)
         comm = uuid.uuid4().hex
