@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import ipywidgets
 import traitlets
 
 from .run_widget import RunWidget
@@ -34,3 +35,8 @@ class RunAnyWidget(anywidget.AnyWidget, RunWidget):  # type: ignore[misc]  # it 
 
     def __init__(self, summary: str) -> None:
         super().__init__(_esm=_SCRIPT.read_text(encoding="utf-8"), _css=_STYLE.read_text(encoding="utf-8"), summary=summary)
+
+    def close(self) -> None:
+        """Remove it from front ends, and its layout: that its comm is closed is all that anywidget understands."""
+        for widget in (self, self.layout):
+            ipywidgets.DOMWidget.close(widget)

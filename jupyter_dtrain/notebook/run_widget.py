@@ -8,6 +8,9 @@ written by the thread that runs the cell; what a front end sent back would wait 
 
 from __future__ import annotations
 
+from typing import Any
+
+import comm
 import ipywidgets
 import traitlets
 
@@ -27,6 +30,7 @@ class RunWidget(ipywidgets.DOMWidget):  # type: ignore[misc]  # it has no types
     _view_module_version = traitlets.Unicode(_MODULE_VERSION).tag(sync=True)
     summary = traitlets.Unicode().tag(sync=True)
     snapshot = traitlets.Dict(allow_none=True, default_value=None).tag(sync=True)
+    ended = traitlets.Bool(default_value=False).tag(sync=True)
 
     def show(self, run: RunUpdate, curves: list[Points]) -> None:
         """Show the run as it is now."""
@@ -39,6 +43,21 @@ class RunWidget(ipywidgets.DOMWidget):  # type: ignore[misc]  # it has no types
         return {"text/plain": "", "application/vnd.jupyter.widget-view+json": view}
 
     def close(self) -> None:
-        """Remove it from the front end, and with it what a front end saves of it: its layout is a widget too."""
-        super().close()
-        self.layout.close()
+        """Remove it from front ends, and with it what they save of it: its layout is a widget too.
+
+        JupyterLab reports the end of a comm that it does not know as an error, and after a reload it does not know this one. So its
+        model is told to end itself, which an unknown model does not hear, and each comm counts as closed from there.
+        """
+        if self.comm is None:
+            return
+        self.ended = True
+        for widget in (self, self.layout):
+            if widget.comm is not None:
+                _forget(widget.comm.comm_id)
+            ipywidgets.DOMWidget.close(widget)
+
+
+def _forget(comm_id: str) -> None:
+    """Take it that a front end has closed this comm."""
+    manager: Any = comm.get_comm_manager()
+    manager.comm_close(None, None, {"content": {"comm_id": comm_id}})  # of whom: it uses neither

@@ -101,6 +101,7 @@ def test_engines_started_in_the_sidebar_run_cells_also_after_one_that_fails(lab)
 
 
 def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab, server):
+    errors = lab.watch_console()
     lab.start(long)
     lab.wait_for_points(20)
     before = lab.points()
@@ -132,6 +133,7 @@ def test_a_reload_in_the_middle_of_a_run_loses_no_point(lab, server):
     store.close()
     assert steps == list(range(1, len(steps) + 1))
     lab.expect_points(len(steps))
+    assert errors == []
 
 
 @pytest.mark.long

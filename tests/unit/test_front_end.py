@@ -6,6 +6,7 @@ import importlib
 import sys
 import types
 
+import comm
 import ipywidgets
 import pytest
 import traitlets
@@ -48,6 +49,42 @@ def anywidget(monkeypatch, tmp_path):
         monkeypatch.setattr(run_anywidget, name, tmp_path / name)
     yield
     del sys.modules[MODULE]
+
+
+@pytest.fixture
+def messages(monkeypatch):
+    """The kinds and contents of what widgets send from now on."""
+    sent = []
+
+    class Comm(comm.base_comm.BaseComm):
+        def publish_msg(self, msg_type, data=None, metadata=None, buffers=None, **keys):
+            sent.append((msg_type, data))
+
+    manager = comm.base_comm.CommManager()
+    monkeypatch.setattr(comm, "create_comm", Comm)
+    monkeypatch.setattr(comm, "get_comm_manager", lambda: manager)
+    yield sent
+    assert manager.comms == {}
+
+
+def test_a_run_widget_is_ended_by_an_update_that_pages_which_do_not_know_it_ignore(shell, messages):
+    widget = new_run_widget("dtrain-1", has_extension=True)
+    assert widget is not None
+    layout = widget.layout
+    messages.clear()
+    widget.close()
+    widget.close()
+    assert [(kind, data["state"]) for kind, data in messages] == [("comm_msg", {"ended": True})]
+    assert widget.comm is None and layout.comm is None
+
+
+def test_a_run_widget_elsewhere_is_ended_by_the_end_of_its_comm(shell, anywidget, messages):
+    shell.user_ns.update(VSCODE)
+    widget = new_run_widget("dtrain-1", has_extension=False)
+    assert widget is not None
+    messages.clear()
+    widget.close()
+    assert [kind for kind, _ in messages] == ["comm_close", "comm_close"]
 
 
 def test_new_run_widget_for_our_extension_brings_no_script(shell, anywidget):

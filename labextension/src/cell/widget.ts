@@ -5,7 +5,12 @@
  * opened can name them and no more.
  */
 
-import { DOMWidgetModel, DOMWidgetView } from '@jupyter-widgets/base';
+import {
+  DOMWidgetModel,
+  DOMWidgetView,
+  type WidgetModel
+} from '@jupyter-widgets/base';
+import type { IDisposable } from '@lumino/disposable';
 import type { KernelLink } from '../model/comm';
 import type { RunControls } from '../model/controls';
 import { PROTOCOL_VERSION, WIDGET_MODULE } from '../protocol';
@@ -27,9 +32,39 @@ export class RunModel extends DOMWidgetModel {
       _view_module: WIDGET_MODULE,
       _view_module_version: WIDGET_VERSION,
       summary: '',
-      snapshot: null
+      snapshot: null,
+      ended: false
     };
   }
+
+  override initialize(
+    ...options: Parameters<DOMWidgetModel['initialize']>
+  ): void {
+    super.initialize(...options);
+    this.once('change:ended', () => {
+      const layout = this.get('layout') as WidgetModel | null;
+      // After the update in which the kernel says so.
+      queueMicrotask(() => {
+        forget(this);
+        if (layout) {
+          forget(layout);
+        }
+      });
+    });
+  }
+}
+
+/**
+ * Do what the end of a model's comm does. The kernel does not send that: a page
+ * that was loaded meanwhile would report that it does not know the comm.
+ */
+function forget(model: WidgetModel): void {
+  const { jsServicesComm: comm } = (model.comm ?? {}) as {
+    jsServicesComm?: IDisposable;
+  };
+  model.trigger('comm:close');
+  void model.close(true);
+  comm?.dispose();
 }
 
 /** The view of a run whose buttons act on its kernel, as far as `training` knows it. */
