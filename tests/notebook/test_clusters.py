@@ -156,17 +156,18 @@ def test_an_interrupt_while_the_cluster_starts(own_notebook, in_background):
     kernel = notebook.process
     cell = notebook.start("%%distribute --engines 1\n1")
 
-    def said():
+    def said(cell):
         return [content["data"]["text/plain"] for kind in ("display_data", "update_display_data") for content in cell.contents(kind)]
 
-    notebook.wait(lambda: "starting 1 engine" in said(), "the start", cell)
+    notebook.wait(lambda: "starting 1 engine" in said(cell), "the start", cell)
     notebook.interrupt()
     notebook.finish(cell)
     assert cell.error[0] == "KeyboardInterrupt"
     assert re.fullmatch(r"KeyboardInterrupt: Interrupted while .*\. The cell has not begun: run it again\.", cell.traceback)
     assert notebook.run("%distribute status").stdout.splitlines()[0] == "No engines are running."
     assert kernel.children() == []
-    assert notebook.run("%%distribute --engines 1\n1 + 1").result == "2"
+    cell = notebook.run("%%distribute --engines 1\n1 + 1")
+    assert cell.result == "2" and "1 engine ready" in said(cell)
 
 
 # -- when something dies -----------------------------------------------------------------------------------------------
