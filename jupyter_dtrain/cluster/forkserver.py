@@ -4,8 +4,9 @@ Importing takes seconds of a core for each process, and some 200 MB; a fork take
 cluster of many engines is up as soon as one of two, and a lost engine's successor at once. The price is that nothing may happen here
 that a fork cannot bear: no threads of Python's own, no event loop, no sockets.
 
-The guard starts this process and asks it for engines in lines of JSON: ``{"name", "argv", "env", "cwd", "log"}`` come in on file
-descriptor 0, ``{"name", "pid"}`` go out on `REPLIES`. Engines are forked twice, so that the guard becomes their parent.
+The guard starts this process and asks it for engines in lines of JSON: ``{"name", "argv", "env", "unset", "cwd", "log"}`` come in on
+file descriptor 0, ``{"name", "pid"}`` go out on `REPLIES`. Engines are forked twice, so that the guard becomes their parent. When it dies,
+this process can become the next one (``promotion.py``), whose cluster has a log and variables of its own: ``{"log", "env", "unset"}``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from .guard import PR_SET_PDEATHSIG, REPLIES, prctl
+from . import promotion
+from .guard import PR_SET_PDEATHSIG, prctl
+from .template_line import KERNEL, LINE, REPLIES
 
 # What an engine does before its first cell: the imports that would make the first one slow.
 
@@ -68,19 +72,28 @@ def main() -> None:
     warm_up(sys.argv[1:])
     gc.collect()
     gc.freeze()  # or the first collection of each engine would write to every page that they share
-    forked = _forked(guard)
-    if forked is not None:
-        _become(*forked, guard=guard)
-        engine_app.main()
+    outlives = promotion.may_outlive_guard()
+    if outlives:
+        promotion.outlive_guard()
+    while (forked := _forked(guard, outlives)) is None:
+        promoted = promotion.become_guard() if outlives else None
+        if promoted is None:
+            os._exit(0)  # nothing is to be put in order, and the kernel may wait
+        guard = promoted
+    _become(*forked, guard=guard, outlives=outlives)
+    engine_app.main()
 
 
-def _forked(guard: int) -> tuple[dict[str, Any], int] | None:
+def _forked(guard: int, outlives: bool) -> tuple[dict[str, Any], int] | None:
     """Fork an engine for each line that comes in; return its request and its first parent in each of them, and at the end ``None`` here."""
-    rest = b""
-    while os.getppid() == guard and (chunk := os.read(0, 1 << 16)):
+    rest, read = b"", promotion.read_requests if outlives else partial(os.read, 0)
+    while os.getppid() == guard and (chunk := read(1 << 16)):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             request: dict[str, Any] = json.loads(line)
+            if "argv" not in request:
+                _serve_another(**request)
+                continue
             between = os.fork()
             if between:
                 os.waitpid(between, 0)
@@ -94,7 +107,22 @@ def _forked(guard: int) -> tuple[dict[str, Any], int] | None:
     return None
 
 
-def _become(request: dict[str, Any], between: int, *, guard: int) -> None:
+def _serve_another(log: str, env: Mapping[str, str], unset: Sequence[str]) -> None:
+    """Fork engines for another cluster from here on."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target in (1, 2):
+        os.dup2(output, target)
+    os.close(output)
+    _change_environment(env, unset)
+
+
+def _change_environment(env: Mapping[str, str], unset: Sequence[str]) -> None:
+    for name in unset:
+        os.environ.pop(name, None)
+    os.environ.update(env)
+
+
+def _become(request: dict[str, Any], between: int, *, guard: int, outlives: bool) -> None:
     """Be the process that was asked for, as if it had been started by the guard."""
     os.setsid()
     while os.getppid() == between:
@@ -104,12 +132,13 @@ def _become(request: dict[str, Any], between: int, *, guard: int) -> None:
         os._exit(0)  # it has died meanwhile
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((log, 1), (log, 2), (nothing, 0), (nothing, REPLIES)):
+    lines = (REPLIES, KERNEL, LINE) if outlives else (REPLIES,)
+    for source, target in ((log, 1), (log, 2), (nothing, 0), *((nothing, line) for line in lines)):
         os.dup2(source, target, inheritable=target < REPLIES)
     if sys.path and sys.path[0] == os.getcwd():  # noqa: PTH109 - as `python -m` has put it there
         sys.path[0] = request["cwd"]
     os.chdir(request["cwd"])
-    os.environ.update(request["env"])
+    _change_environment(request["env"], request["unset"])
     # Said, because ipyparallel took the folder in which it was imported for its own.
     sys.argv = [sys.argv[0], *request["argv"], f"--IPEngine.work_dir={request['cwd']}"]
 

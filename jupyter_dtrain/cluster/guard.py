@@ -3,10 +3,11 @@
 Controller and engines are children of this guard, and the guard watches the kernel. A kernel that is killed cannot
 clean up after itself, so everything that has to happen then happens here: end every process below, the ones that ran
 away from their parents included, then remove the cluster's folders. On Linux the guard adopts orphans
-(``PR_SET_CHILD_SUBREAPER``), so "below" has no holes, and its own children die with it should someone kill the guard.
+(``PR_SET_CHILD_SUBREAPER``), so "below" has no holes, and its own children die with it should someone kill the guard: all but the
+template, which watches the kernel as well and becomes the next guard (``promotion.py``).
 
-It runs as a script of the standard library alone, without ``site``: it starts in some 20 ms, stays small, and cannot
-fail over an environment that is being changed under it. ``guarded_processes.py`` is the kernel's side. Both talk in lines of JSON:
+It runs as a script of the standard library and ``template_line.py`` alone, without ``site``: it starts in some 20 ms, stays small, and
+cannot fail over an environment that is being changed under it. ``guarded_processes.py`` is the kernel's side. Both talk in lines of JSON:
 
 - in: ``{"do": "start", "name", "argv", "env", "cwd", "log", "how"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
   the end of the input means stop too. `how` is ``"exec"``, ``"template"`` for the process that others are forked from
@@ -24,15 +25,18 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from .template_line import Template
+else:  # as a script, behind the standard library
+    sys.path.append(os.path.dirname(__file__))  # noqa: PTH120
+    from template_line import Template
 
 GRACE = 0.5  # seconds between asking processes to leave and killing them
 PATIENCE = 1.0  # seconds that a process may be stopped, as by a SIGSTOP, which the others need
 GIVE_UP = 10.0  # seconds after which a process that cannot be killed (stuck in a driver) is left alone
 POLL = 0.25  # seconds between looks at the parent's pid where the system has no pidfd
-REPLIES = 3  # file descriptor on which the template says whom it has forked
-REQUESTS_SIZE = 1 << 20  # bytes of requests that the template, which may be busy, leaves unread
-F_SETPIPE_SZ = 1031  # Linux's, which Python has from 3.10 in name on some systems only
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -90,11 +94,15 @@ class Guard:
         Pid of the kernel, whose child this process is.
     folders : list of str
         Locked while the guard runs, which tells other clusters that they are in use, and removed at the end.
+    line : int, optional
+        File descriptor for the template: its line to the kernel.
+    kernel : int, optional
+        A pidfd of the kernel, for a guard that is not its child.
     """
 
-    def __init__(self, parent: int, folders: list[str]) -> None:
-        self.parent = parent
-        self.folders = folders
+    def __init__(self, parent: int, folders: list[str], line: int | None = None, kernel: int | None = None) -> None:
+        self.parent, self.is_child = parent, kernel is None
+        self.folders, self.line, self.kernel = folders, line, kernel
         self.names: dict[int, str] = {}
         self.needed: set[int] = set()  # pids of what engines and kernel wait for: the controller and the template
         self.stopped: dict[int, float] = {}  # when by pid
@@ -121,13 +129,16 @@ class Guard:
         try:
             watched = [sys.stdin.fileno(), awake]
             try:
-                watched.append(os.pidfd_open(self.parent))
+                self.kernel = self.kernel or os.pidfd_open(self.parent)
+                watched.append(self.kernel)
             except (AttributeError, OSError):
                 pass  # not Linux, or a sandbox that does not know it: the loop below looks at the parent's pid instead
-            while not self.stopping and os.getppid() == self.parent:
+            while not self.stopping and (os.getppid() == self.parent or not self.is_child):
                 replies = [] if self.template is None else [self.template.replies]
-                timeout = None if len(watched) == 3 and not self.stopped else POLL
+                timeout = None if self.kernel is not None and not self.stopped else POLL
                 ready = select.select([*watched, *replies], [], [], timeout)[0]
+                if self.kernel in ready:
+                    break
                 if replies and replies[0] in ready:
                     self.hear()
                 if awake in ready:
@@ -165,13 +176,14 @@ class Guard:
         if how == "fork" and self.template is not None:
             self.template.ask(name=name, argv=argv, env=env, cwd=cwd, log=log)
             return
-        template = Template(env) if how == "template" else None
+        template = Template(env, self.kernel, self.line) if how == "template" else None
         guard = os.getpid()
         pid = os.fork()
         if pid == 0:
             try:
                 signal.set_wakeup_fd(-1)
-                os.setsid()
+                # In the guard's session a template that is stopped when the guard dies is ended by the system (an orphaned group's SIGHUP).
+                os.setsid() if template is None else os.setpgid(0, 0)
                 self.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
                 os.dup2(output, 1)
@@ -289,59 +301,8 @@ class Guard:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-class Template:
-    """The guard's line to the process that engines are forked from, which runs in the environment `env`."""
-
-    def __init__(self, env: dict[str, str]) -> None:
-        self.env = env
-        self.pid = 0
-        self.waiting: dict[str, dict[str, Any]] = {}  # what was asked for and has not been forked, by name
-        self.input = b""
-        self.its_requests, self.requests = os.pipe()
-        self.replies, self.its_replies = os.pipe()
-        try:
-            fcntl.fcntl(self.requests, F_SETPIPE_SZ, REQUESTS_SIZE)
-        except OSError:
-            pass  # the usual 64 KiB do for 100 engines
-
-    def connect(self) -> None:
-        """Give this process, which becomes the template, its ends."""
-        os.dup2(self.its_requests, 0)
-        os.dup2(self.its_replies, REPLIES)
-
-    def start(self, pid: int) -> None:
-        """Keep the other ends, here in the guard."""
-        self.pid = pid
-        os.close(self.its_requests)
-        os.close(self.its_replies)
-
-    def ask(self, **request: Any) -> None:
-        """Ask for a process."""
-        self.waiting[request["name"]] = request
-        env = {key: value for key, value in request["env"].items() if self.env.get(key) != value}
-        # What comes after the interpreter and `-m` with its module are the arguments.
-        line = json.dumps({**request, "env": env, "argv": request["argv"][3:]})
-        try:
-            os.write(self.requests, line.encode() + b"\n")
-        except OSError:
-            pass  # it has just ended, which will be seen
-
-    def forked(self) -> list[tuple[str, int]]:
-        """Return what has been forked since the last call."""
-        *lines, self.input = (self.input + os.read(self.replies, 1 << 16)).split(b"\n")
-        found = []
-        for line in lines:
-            reply = json.loads(line)
-            self.waiting.pop(reply["name"], None)
-            found.append((reply["name"], reply["pid"]))
-        return found
-
-    def end(self) -> list[dict[str, Any]]:
-        """Return what was asked for in vain."""
-        os.close(self.requests)
-        os.close(self.replies)
-        return list(self.waiting.values())
-
-
 if __name__ == "__main__":
-    Guard(int(sys.argv[1]), sys.argv[2:]).run()
+    kernels_line = int(sys.argv[2]) if sys.argv[2] else None
+    if kernels_line is not None:
+        os.set_inheritable(kernels_line, False)
+    Guard(int(sys.argv[1]), sys.argv[3:], kernels_line).run()

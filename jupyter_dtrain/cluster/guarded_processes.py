@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,9 +19,13 @@ import psutil
 
 from . import guard
 from .abstract_processes import Processes, StartMethod
+from .successor import PromotedGuard, Successor
 
 # The guard itself kills after a grace; this is for one that does not answer.
 STOP_LIMIT = timedelta(seconds=guard.GRACE + guard.GIVE_UP + 2)
+LOG = "guard.log"
+_ALL: weakref.WeakSet[GuardedProcesses] = weakref.WeakSet()  # those of this kernel
+_TAKING = threading.Lock()
 
 
 class GuardedProcesses(Processes):
@@ -52,17 +57,12 @@ class GuardedProcesses(Processes):
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._kernel = os.getpid()
-        with (folders[0] / "guard.log").open("wb") as log:
-            # -I and -S: nothing of the user's environment is imported. A session of its own: Jupyter interrupts and
-            # kills a kernel's whole process group.
-            self._guard = subprocess.Popen(
-                [sys.executable, "-I", "-S", guard.__file__, str(self._kernel), *map(str, folders)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd=folders[0],
-                start_new_session=True,
-            )
+        self._guard: subprocess.Popen[bytes] | PromotedGuard
+        self._successor: Successor | None
+        self._guard, self._successor = _promoted(folders) or _launched(folders)
+        if self._successor is not None:
+            self._successor.theirs.close()
+        _ALL.add(self)
         self._listener = threading.Thread(target=self._listen, name="dtrain-guard", daemon=True)
         self._listener.start()
 
@@ -112,6 +112,8 @@ class GuardedProcesses(Processes):
         how: StartMethod = "exec",
     ) -> None:
         """Ask for a process; its pid appears in `pids`. `how` is explained in ``guard.py``."""
+        if how == "template" and self._successor is not None:
+            self._successor.note(argv, env)
         self._tell({"do": "start", "name": name, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log), "how": how})
 
     def signal(self, name: str, number: int) -> None:
@@ -144,6 +146,8 @@ class GuardedProcesses(Processes):
         except subprocess.TimeoutExpired:
             self._guard.kill()  # its children die with it
             self._guard.wait()
+        if (successor := self.take_successor()) is not None:
+            successor.end()
         if threading.current_thread() is not self._listener:
             self._listener.join(timeout=1.0)
 
@@ -158,6 +162,12 @@ class GuardedProcesses(Processes):
         with self._changed:
             self.statuses[name] = status
             self._changed.notify_all()
+
+    def take_successor(self) -> Successor | None:
+        """Return what can be the next guard once this one is gone; whoever takes it has to end it."""
+        with _TAKING:
+            successor, self._successor = self._successor, None
+        return successor
 
     def _tell(self, request: dict[str, Any]) -> None:
         assert self._guard.stdin is not None
@@ -179,3 +189,34 @@ class GuardedProcesses(Processes):
                     self._on_exit(name, event["status"])
         with self._changed:
             self._changed.notify_all()
+
+
+def _launched(folders: Sequence[Path]) -> tuple[subprocess.Popen[bytes], Successor | None]:
+    """Start a guard."""
+    successor = Successor.make()
+    line = [] if successor is None else [successor.theirs.fileno()]
+    with (folders[0] / LOG).open("wb") as log:
+        # -I and -S: nothing of the user's environment is imported. A session of its own: Jupyter interrupts and
+        # kills a kernel's whole process group.
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "".join(map(str, line)), *map(str, folders)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            cwd=folders[0],
+            start_new_session=True,
+            pass_fds=line,
+        )
+    return process, successor
+
+
+def _promoted(folders: Sequence[Path]) -> tuple[PromotedGuard, Successor] | None:
+    """Return a guard that was the template of one that is gone, if there is any: PyTorch is imported there."""
+    for other in list(_ALL):
+        if not other.guard_alive and (left := other.take_successor()) is not None and (following := Successor.make()) is not None:
+            if (promoted := left.promote(folders, folders[0] / LOG, following)) is not None:
+                left.close()
+                return promoted, following
+            following.close()  # a fork that has been made all the same ends with its line
+            left.end()
+    return None

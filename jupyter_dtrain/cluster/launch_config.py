@@ -29,6 +29,14 @@ LARGE_PAGES = "glibc.malloc.hugetlb"
 BLOBS = "JUPYTER_DTRAIN_BLOBS"
 # What belongs to the kernel's own process (Jupyter's parent watch, ipyparallel's settings for another cluster).
 NOT_PASSED_ON = ("JPY_", "IPP_")
+# What the system's loader, Python, PyTorch and NumPy read while they are loaded, by the beginnings of names: where one has changed,
+# engines cannot be forked from a process that was started before. Libraries that the notebook imports set some that change nothing.
+READ_ONCE = (
+    *("LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ", "PYTHON"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "DNNL_", "ONEDNN_"),
+    *("TORCH", "PYTORCH", "ATEN_", "C10_", "NPY_", "NUMPY_", "JUPYTER_DTRAIN_KEEP_"),
+)
+WHATEVER = ("TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK")
 
 
 def process_environment(folders: Folders, *, marker: str, connection_file: Path) -> dict[str, str]:

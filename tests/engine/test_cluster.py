@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from multiprocessing.util import get_temp_dir
 from pathlib import Path
 from typing import Any
@@ -336,6 +337,10 @@ def test_without_its_controller_no_rank_can_be_reached(culprit, number, mark):
     assert processes_with(mark) == []
 
 
+OUTLIVES = sys.platform == "linux" and hasattr(os, "pidfd_open")
+"""Whether the template outlives its guard."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_killed_guard_takes_everything_along(number, mark):
     cluster = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
@@ -344,15 +349,88 @@ def test_a_killed_guard_takes_everything_along(number, mark):
 
         def all_ended() -> bool:
             cluster.end_stopped_guard()  # as a run does, again and again
-            return not processes_with(mark)
+            return [process.pid for process in processes_with(mark)] == [cluster.pids()["template"]] * OUTLIVES
 
         wait_until(all_ended)
         assert not cluster.alive
         assert cluster.dead_ranks() == [0]
     finally:
         cluster.stop()
+    assert processes_with(mark) == []
     assert not cluster.private_dir.exists()
     assert not cluster.blob_dir.exists()
+
+
+def kill_guard(cluster: LocalCluster, *others: str) -> None:
+    """Kill the guard, and at the same moment `others`, and wait until the cluster knows."""
+    for name in (*others, "guard"):
+        os.kill(cluster.pids()[name], signal.SIGKILL)
+    wait_until(lambda: not cluster.alive)
+
+
+@pytest.mark.skipif(not OUTLIVES, reason="there is nothing that could")
+def test_the_template_becomes_the_next_guard(mark, monkeypatch):
+    """Again and again; what it forks is at home in the new cluster, and nothing of the old one's is left."""
+    monkeypatch.setenv("DTRAIN_TEST_UNSET", "1")
+    clusters = [LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))]
+    try:
+        for _ in range(2):
+            old = clusters[-1]
+            kill_guard(old)
+            monkeypatch.setenv("DTRAIN_TEST_SET", str(len(clusters) + 1))
+            monkeypatch.delenv("DTRAIN_TEST_UNSET", raising=False)
+            clusters.append(new := LocalCluster.start(ClusterOptions(num_engines=2, device="cpu")))
+            assert new.pids()["guard"] == old.pids()["template"]
+            old.stop()
+            assert new.alive
+            assert new.view.apply_sync(os.getpid) == [engine.pid for engine in new.engines]
+            new.view.execute("import os, IPython; environment, place = dict(os.environ), IPython.paths.get_ipython_dir()", block=True)
+            for plan, environment in zip(new.device_plans, new.view.pull("environment", block=True), strict=True):
+                assert environment.items() >= {**new._launcher.environment, **plan.environment(), "TERM": environment["TERM"]}.items()
+                assert environment["DTRAIN_TEST_SET"] == str(len(clusters))
+                assert "DTRAIN_TEST_UNSET" not in environment
+            assert set(new.view.pull("place", block=True)) == {str(new._folders.profile)}
+            assert set(new.view.apply_sync(get_temp_dir)) == {str(new._folders.sockets)}
+            assert all(str(old.private_dir) not in file for file in open_files(new))
+            os.kill(new.pids()["engine-1"], signal.SIGKILL)
+            wait_until(partial(lambda one: one.exit_status(1) == -signal.SIGKILL, new))
+            new.replace([1], limit=timedelta(seconds=LIMIT))
+    finally:
+        for cluster in clusters:
+            cluster.stop()
+    assert processes_with(mark) == []
+    assert not any(folder.exists() for cluster in clusters for folder in cluster._folders.all)
+
+
+def open_files(cluster: LocalCluster) -> list[str]:
+    files = [file for pid in cluster.pids().values() for file in Path(f"/proc/{pid}/fd").iterdir()]
+    return [str(file.readlink()) for file in files if file.is_symlink()]
+
+
+@pytest.mark.skipif(not OUTLIVES, reason="there is nothing that could")
+@pytest.mark.parametrize("why", ["it is dead too", "it is stopped", "the environment is another"])
+def test_another_guard_is_started_where_the_template_cannot_be_one(why, mark, monkeypatch):
+    old = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    template = psutil.Process(old.pids()["template"])
+    if why == "it is stopped":
+        template.suspend()  # nobody would end it if its kernel were killed too: the system does
+        wait_until(lambda: template.status() == psutil.STATUS_STOPPED)
+    kill_guard(old, *(["template"] if why == "it is dead too" else []))
+    if why == "the environment is another":
+        monkeypatch.setenv("OMP_PROC_BIND", "close")  # which is read once, when its library is loaded
+    else:
+        wait_until(lambda: processes_with(mark) == [])
+    new = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
+    try:
+        assert new.pids()["template"] != template.pid
+        assert psutil.Process(new.pids()["template"]).environ().get("OMP_PROC_BIND") == os.environ.get("OMP_PROC_BIND")
+        new.view.execute("import os; bind = os.environ.get('OMP_PROC_BIND')", block=True)
+        assert new.view.pull("bind", block=True) == [os.environ.get("OMP_PROC_BIND")]
+        assert (new.pids()["guard"] == template.pid) == (why == "the environment is another")
+    finally:
+        old.stop()
+        new.stop()
+    assert processes_with(mark) == []
 
 
 @pytest.mark.parametrize("culprit", ["controller", "engine"])
@@ -426,6 +504,12 @@ KERNEL = """
         worker = os.fork()  # the kernel's own, which holds the kernel's pipes open
         if worker == 0:
             time.sleep(600)
+    if when in ("unguarded", "promoted"):
+        os.kill(cluster.pids()["guard"], signal.SIGKILL)
+        while cluster.alive:
+            time.sleep(0.01)
+        if when == "promoted":
+            cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     say(worker=worker, pids=cluster.pids(), folders=[str(cluster.private_dir), str(cluster.blob_dir)])
     if when == "leaves":
         sys.exit()
@@ -471,18 +555,27 @@ class Kernel:
         pytest.param("starting", signal.SIGINT, marks=pytest.mark.long),
         ("idle", signal.SIGTERM),  # Jupyter's shutdown of a kernel that did not leave by itself
         ("leaves", None),
+        ("unguarded", signal.SIGKILL),
+        ("promoted", signal.SIGKILL),
+        pytest.param("guard too", signal.SIGKILL, marks=pytest.mark.long),
     ],
 )
-def test_nothing_outlives_the_kernel(when, number, mark, tmp_path):
+def test_nothing_outlives_the_kernel(when, number, mark, tmp_path, monkeypatch):
     kernel = Kernel(when, tmp_path)
     said = kernel.heard()
     if when != "starting":
-        assert len(processes_with(mark)) >= 5 or when == "leaves"
+        assert len(processes_with(mark)) >= 5 or when in ("leaves", "unguarded")
+    if when == "guard too":
+        os.kill(said["pids"]["guard"], signal.SIGKILL)
     kernel.end(number)
     if when == "busy":
         wait_until(lambda: [process.pid for process in processes_with(mark)] == [said["worker"]], limit=10.0)
         os.kill(said["worker"], signal.SIGKILL)  # the test's own
     wait_until(lambda: not processes_with(mark), limit=10.0)
+    if when in ("unguarded", "promoted", "guard too"):
+        # Nobody was there to remove the folders of the guard that was killed: the next kernel does.
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        folders.sweep()
     wait_until(lambda: not list(tmp_path.glob("jupyter-dtrain-*")), limit=10.0)
     for folder in said.get("folders", []):
         assert not Path(folder).exists()

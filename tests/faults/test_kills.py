@@ -271,6 +271,49 @@ def test_the_controller_twice(two):
     assert two.finish(cell).count("(the controller of the engines has ended): resuming from step ") == 2
 
 
+GUARD = "(the process that watches over the engines has ended): resuming from step "
+
+
+def test_the_guard(two):
+    """What engines were forked from outlives it, and is the guard of another cluster: nobody imports PyTorch again."""
+    two.notebook.run("%distribute stop")
+    cell = two.start()
+    two.wait_for_snapshot(cell)
+    os.kill(two.processes["guard"], signal.SIGKILL)
+    wait_for_new_engines(two, cell)
+    assert GUARD in two.finish(cell)
+    assert two.notebook.value(f"{SESSION}.get().cluster.pids()")["guard"] == two.processes["template"]
+    assert not two.memory.exists()
+
+
+@pytest.mark.long
+def test_the_guard_and_the_template(two):
+    two.notebook.run("%distribute stop")
+    cell = two.start()
+    two.wait_for_snapshot(cell)
+    for name in ("template", "guard"):
+        os.kill(two.processes[name], signal.SIGKILL)
+    wait_for_new_engines(two, cell)
+    assert GUARD in two.finish(cell)
+
+
+@pytest.mark.long
+def test_the_kernel_after_the_guard(new_notebook):
+    """Nothing that has outlived the guard, and nothing of the cluster that follows, outlives the kernel."""
+    notebook = new_notebook()
+    notebook.run(IMPORTS + SETUP)
+    notebook.run("%distribute start -n 2 --device cpu\nmake()")
+    pids = notebook.value(f"{SESSION}.get().cluster.pids()")
+    cell = notebook.start(f"%%distribute --engines 2{CELL}")
+    notebook.wait(lambda: (notebook.folder / "steps").exists() or not cell.running, "a step", cell)
+    os.kill(pids["guard"], signal.SIGKILL)
+    template = psutil.Process(pids["template"])
+    notebook.wait(lambda: "the process that watches over" in cell.stderr or not cell.running, "its end", cell)
+    below = [template, *template.children(recursive=True)]
+    kill_kernel(notebook)
+    assert psutil.wait_procs(below, timeout=10)[1] == []
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("ranks", [[3], [1, 2]])
 def test_of_four_engines(four, ranks):

@@ -114,7 +114,10 @@ def a_process_that_serves(name: str) -> Callable[[Disturbed, random.Random], Non
             assert "resuming from " in said
             gone(run.pids)
         if name == "guard":  # in the place of a controller comes another one, and the rest stays
-            gone(list(run.processes.values()))
+            gone([pid for other, pid in run.processes.items() if other != "template"])
+            # That is the next guard, unless it was still importing.
+            pids = run.notebook.value(f"{SESSION}.get().cluster.pids()")
+            assert pids["guard"] == run.processes["template"] or not psutil.pid_exists(run.processes["template"])
             assert not run.memory.exists()
 
     return disturb

@@ -1,0 +1,153 @@
+"""The kernel's side of what becomes the next guard: the process that engines are forked from (``promotion.py`` is its own side)."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from subprocess import TimeoutExpired
+from typing import Any, BinaryIO
+
+from .launch_config import READ_ONCE, WHATEVER
+from .promotion import receive
+
+PROMOTION_LIMIT = timedelta(seconds=2)
+"""Time in which it has become a guard, which takes milliseconds; then another guard is started."""
+END_LIMIT = timedelta(seconds=2)
+"""Time in which the system has ended a process that it was told to kill."""
+MESSAGE_SIZE = 32  # bytes: a pid
+
+
+class PromotedGuard:
+    """A guard that is not this process's child, as far as it is used as a ``subprocess.Popen``.
+
+    Parameters
+    ----------
+    pid : int
+    pidfd : int
+        Of the same process: whatever has its pid later, signals go to no other.
+    stdin, stdout : BinaryIO
+        Requests to it, and what it tells.
+    """
+
+    def __init__(self, pid: int, pidfd: int, stdin: BinaryIO, stdout: BinaryIO) -> None:
+        self.pid, self._pidfd, self.stdin, self.stdout = pid, pidfd, stdin, stdout
+
+    def poll(self) -> int | None:
+        """Return a number once it has ended."""
+        return 0 if _has_ended(self._pidfd) else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended."""
+        if not _has_ended(self._pidfd, timeout):
+            raise TimeoutExpired("guard", timeout or 0.0)
+        return 0
+
+    def kill(self) -> None:
+        """Kill it."""
+        _kill(self._pidfd)
+
+    def __del__(self) -> None:
+        os.close(self._pidfd)
+
+
+class Successor:
+    """A line to the process that engines are forked from, if there is one or will be.
+
+    Attributes
+    ----------
+    theirs : socket.socket
+        That process's end of the line.
+    """
+
+    def __init__(self) -> None:
+        # Messages stay whole, and the line has no name by which anybody else could find it.
+        self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._started_with: dict[str, Any] | None = None
+        self._kernel = os.getpid()
+
+    @classmethod
+    def make(cls) -> Successor | None:
+        """Return one where the system has what it takes: elsewhere everything ends with its guard."""
+        has_all = sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
+        return cls() if has_all else None
+
+    def note(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """Know what the process at the other end is started with."""
+        self._started_with = {"argv": list(argv), "env": dict(env)}
+
+    def promote(self, folders: Sequence[Path], log: Path, following: Successor) -> PromotedGuard | None:
+        """Let the process be the guard of a cluster with these folders, and of the process with the line `following`.
+
+        Returns
+        -------
+        PromotedGuard or None
+            ``None``: there is no such process, or it does not answer, and has been ended for it.
+        """
+        if self._kernel != os.getpid() or self._started_with is None or (process := self._process()) is None:
+            return None  # a fork of the kernel has its line, and is not to listen on it
+        pid, pidfd = process
+        message = {"kernel": os.getpid(), "folders": [*map(str, folders)], "read_once": READ_ONCE, "whatever": WHATEVER}
+        message |= self._started_with
+        (requests, ours), (events, theirs), said = os.pipe(), os.pipe(), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        guard = PromotedGuard(pid, pidfd, open(ours, "wb"), open(events, "rb", buffering=0))  # noqa: PTH123,SIM115
+        try:
+            socket.send_fds(self._ours, [json.dumps(message).encode()], [requests, theirs, said, following.theirs.fileno()])
+        except OSError:
+            pass  # it has just ended
+        finally:
+            for end in (requests, theirs, said):
+                os.close(end)
+        if select.select([events], [], [], PROMOTION_LIMIT.total_seconds())[0] and guard.stdout.readline():
+            return guard
+        guard.kill()
+        guard.stdin.close()
+        guard.stdout.close()
+        return None
+
+    def close(self) -> None:
+        """Speak no more."""
+        self._ours.close()
+        self.theirs.close()
+
+    def end(self) -> None:
+        """End that process, if there is one, and wait until it is gone."""
+        if self._kernel != os.getpid():
+            return
+        process = self._process()
+        self.close()  # one that has not yet told who it is ends with the line
+        if process is not None:
+            _kill(process[1])
+            _has_ended(process[1], END_LIMIT.total_seconds())
+            os.close(process[1])
+
+    def _process(self) -> tuple[int, int] | None:
+        """Return pid and pidfd of the process, once it has told: it dies with its guard until then."""
+        found = None
+        with suppress(OSError):  # no more for now
+            while True:
+                message, handles = receive(self._ours, MESSAGE_SIZE, 1, socket.MSG_DONTWAIT)
+                if not message:
+                    break
+                if found is not None:
+                    os.close(found[1])  # another has been started in its place
+                found = int(message), handles[0]
+        return found
+
+
+def _has_ended(pidfd: int, seconds: float | None = 0.0) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(None if seconds is None else 1000 * seconds))
+
+
+def _kill(pidfd: int) -> None:
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
