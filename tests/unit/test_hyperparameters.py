@@ -121,6 +121,34 @@ def test_a_cell_that_updates_by_hand_has_its_models(log):
     assert "optimizer" not in values
 
 
+def test_a_loader_that_weights_without_a_model_are_trained_on_is_that_of_the_last_batch_before_a_backward_pass(log):
+    data = TensorDataset(torch.zeros(4, 3))
+    train, valid = DataLoader(data, batch_size=2), DataLoader(data, batch_size=4)
+    log.on_batch(valid)
+    log.on_batch(train)
+    assert not found(log)
+    log.on_backward()
+    values = found(log)
+    assert (values["batch_size"], values["seed"]) == (2, 7)
+    log.on_batch(valid)
+    log.on_backward()  # of what is looked at in an evaluation
+    assert not found(log)
+    log.on_batch(train)
+    log.on_batch(valid)
+    log.on_batch()  # a batch of a loader that a model in training mode is known to be trained on
+    assert "batch_size2" not in stepped(log, torch.optim.SGD(net().parameters(), lr=0.5))
+    with torch.no_grad():
+        log.on_batch(valid)
+    assert "batch_size2" not in stepped(log, torch.optim.SGD(net().parameters(), lr=0.25))
+    log.on_batch(valid)  # a model that stays in evaluation mode
+    assert stepped(log, torch.optim.SGD(net().parameters(), lr=0.125))["batch_size2"] == 4
+
+
+def test_a_cell_without_loader_and_optimizer_has_its_seed(log):
+    log.on_backward()
+    assert found(log) == {"seed": 7}
+
+
 def test_what_is_given_by_name_wins_and_the_last_of_it(log):
     log.config({"lr": 1, "optimizer.lr": "mine"})
     log.config({"lr": 2})

@@ -69,6 +69,8 @@ class ShardedLoaders:
         Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
     on_training : callable, optional
         Told of every loader that the cell trains on, and how many of its batches make one of the run's.
+    on_drawn : callable, optional
+        Told the loader of every other batch, with the same number.
     cursors : IteratorLog, optional
         Told of every iteration that begins, so that a run can go on in the midst of it.
     checks : Checks, optional
@@ -93,6 +95,7 @@ class ShardedLoaders:
         stream: LoadingStream | None,
         whole_draws: bool,
         on_training: Callable[[DataLoader[Any], int], None] = lambda _loader, _together: None,
+        on_drawn: Callable[[DataLoader[Any], int], None] = lambda _loader, _together: None,
         cursors: IteratorLog | None = None,
         checks: Checks | None = None,
     ) -> None:
@@ -100,7 +103,7 @@ class ShardedLoaders:
         self._training = training
         self._split_evaluation = split_evaluation
         self.together = together
-        self._place, self._on_training = place, on_training
+        self._place, self._on_training, self._on_drawn = place, on_training, on_drawn
         self._on_batch = on_batch
         self._on_other = on_other
         self._on_order = on_order
@@ -161,11 +164,15 @@ class ShardedLoaders:
                 return self._followed(make(used), cursor)  # what is split is looked at anyway
             return self._followed(iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws), cursor)
 
+        def on_other(share: BatchShard | None) -> None:
+            self._on_other(share)
+            self._on_drawn(cursor.loader, self.together)
+
         if not cursor.split:
             cursor.draws_in_workers |= loader.num_workers > 0 and has_effects(loader)
-            return WatchedBatches(original(loader), partial(self._on_other, None))
+            return WatchedBatches(original(loader), partial(on_other, None))
         iteration = Iteration(original, loader, plan, cursor)
-        on_batch: OnBatch = self._on_batch if cursor.training else lambda share, *_: self._on_other(share)
+        on_batch: OnBatch = self._on_batch if cursor.training else lambda share, *_: on_other(share)
         return SplitBatches(self._sources.source(iteration), _length(loader), self._place, on_batch, self._sources.first(iteration))
 
     def _followed(self, batches: Any, cursor: IteratorState) -> Any:

@@ -43,6 +43,7 @@ class HyperparameterLog:
         self._given: dict[str, Value] = {}
         self._described: dict[str, list[dict[str, Value]]] = {}  # by the kind of object
         self._known: IdentityMap[bool] = IdentityMap()
+        self._drawn: tuple[DataLoader[Any], int] | None = None  # whose batch is the last, drawn for no model in training mode
         self._schedulers: list[LRScheduler] = []  # that are not described yet
         self._fresh: list[Hyperparameters] = []
 
@@ -77,6 +78,7 @@ class HyperparameterLog:
         """Note that an optimizer has stepped: it is described if it is new."""
         if not self._is_on:
             return
+        self._describe_drawn()
         if self._is_new(optimizer):
             self._note_seed()
             self._describe("optimizer", optimizer_facts(optimizer))
@@ -89,6 +91,17 @@ class HyperparameterLog:
         if self._is_on and self._is_new(loader):
             self._note_seed()
             self._describe("loader", loader_facts(loader, together))
+
+    def on_batch(self, loader: DataLoader[Any] | None = None, together: int = 1) -> None:
+        """Note whose batch the cell draws while no model is in training mode; ``None``: one is, and :meth:`on_loader` knows."""
+        self._drawn = (loader, together) if self._is_on and loader is not None and torch.is_grad_enabled() else None
+
+    def on_backward(self) -> None:
+        """Note a backward pass: weights that are no model's, or a model's in evaluation mode, are trained on the last batch."""
+        if self._is_on:
+            self._note_seed()
+        if "loader" not in self._described:
+            self._describe_drawn()
 
     @contextmanager
     def loaders_noticed(self) -> Iterator[None]:
@@ -144,6 +157,11 @@ class HyperparameterLog:
         if self._known.get(obj):
             return False
         return self._known.set(obj, True)
+
+    def _describe_drawn(self) -> None:
+        drawn, self._drawn = self._drawn, None
+        if drawn is not None:
+            self.on_loader(*drawn)
 
     def _describe_models(self, parameters: set[int] | None) -> None:
         """Describe the models that have some of `parameters`, by their `id`; ``None``: those that could be trained."""

@@ -91,6 +91,7 @@ class Observer:
     def on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
         """Note that the cell draws a batch in training; `share` is the rank's, ``None`` if each has all of it."""
         self._samples += 0 if share is None else share.num_samples
+        self.hyperparameters.on_batch()
         if batch == 1:
             self._epoch += 1
         self._progress = Progress(rank=self._rank, epoch=self._epoch, batch=batch, batches=batches, step=self.step)
@@ -99,6 +100,7 @@ class Observer:
         """Note a backward pass; the loss is the sum of the ranks' `root` times their `weight`."""
         if not self.any_optimizer and self._loss is not None:
             self._finish(None)  # the pass before was a step made by hand
+        self.hyperparameters.on_backward()
         part = detached(root)
         self._loss = part if part.numel() == root.numel() == 1 else None
         self._weight = weight

@@ -177,6 +177,7 @@ class DataParallelTraining(CellSteps, TrainingState):
             stream=self._loading_stream,
             whole_draws=not shared or (semantics.global_draws and semantics.global_numbers),
             on_training=observer.hyperparameters.on_loader,
+            on_drawn=observer.hyperparameters.on_batch,
             cursors=cursor_log,
             checks=fetch_checks,
         )

@@ -54,6 +54,7 @@ class ReplicatedTraining(DataParallelTraining):
             stream=None,
             whole_draws=True,
             on_training=observer.hyperparameters.on_loader,
+            on_drawn=observer.hyperparameters.on_batch,
             cursors=cursor_log,
         )
 
