@@ -85,6 +85,7 @@ def test_cells_of_the_corpus_are_run_again_in_a_new_kernel(first, second):
     for cell in chosen:
         first.run(cell.setup)
         first.run(f"%%distribute --engines 2 --name {cell.name}\n{cell.cell}")
+        written(first, cell.name)
         second.run(f"jupyter_dtrain.find_run({cell.name!r}).rerun()")
         assert difference(second.value(cell.compare), first.value(cell.compare)) is None, cell.name
 

@@ -224,6 +224,8 @@ def test_hyperparameters_are_recorded_without_a_word_and_compare_names_them(note
         "note": "mine",
         "warm": True,
     }
+    sgd = store.list_runs()[-2]
+    assert {"optimizer", "optimizer.lr", "batch_size"} <= changed(sgd, first)[0]
     assert (first.hyperparameters["model"], first.hyperparameters["model.parameters"]) == ("Net", 7)
     assert set(first.functions()) == {"Net", "step"}
     assert changed(first, run()) == (set(), set(), [])
