@@ -145,6 +145,16 @@ describe('the columns of a table of runs', () => {
     ]);
   });
 
+  it('have their numbers below each other, where some runs have none too', () => {
+    const runs = [run(1, { loss: null, hyperparameters: {} }), run(2)];
+    const columns = columnsOf(runs, true, LABELS);
+    assert.deepEqual(ids(columns.filter(({ numeric }) => !numeric)), [
+      'name',
+      'phase',
+      'hyperparameter optimizer'
+    ]);
+  });
+
   it('have the best value by the metric that a run is compared by', () => {
     const runs = [run(1), run(2, { best: 'accuracy:max' })];
     assert.equal(bestOf(run(1)), null);

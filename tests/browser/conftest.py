@@ -81,13 +81,16 @@ def screenshot():
     def take(lab: Lab, name: str, *, cell: int | None = None) -> None:
         if not os.environ.get("UPDATE_SCREENSHOTS"):
             return
-        lab.execute("application:toggle-left-area")
+        is_open = lab.page.locator("#jp-left-stack").is_visible()
+        if is_open:
+            lab.execute("application:toggle-left-area")
         lab.page.mouse.move(0, 0)  # no tooltip, no value under the pointer
         for shade, theme in THEMES.items():
             lab.change_theme(theme)
             if cell is not None:
                 lab.cell(cell).evaluate("node => node.scrollIntoView({ block: 'start' })")
             lab.page.screenshot(path=IMAGES / f"{name}-{shade}.png")
-        lab.execute("application:toggle-left-area")
+        if is_open:
+            lab.execute("application:toggle-left-area")
 
     return take

@@ -186,6 +186,14 @@ class Lab:
         found: list[str] = (part or self.sidebar).evaluate(SERIOUS)
         return found
 
+    def faults_in_every_theme(self, part: Locator | None = None) -> list[str]:
+        """Return what axe finds in each of JupyterLab's themes; the light one is there afterwards."""
+        found = []
+        for theme in ("JupyterLab Dark High Contrast", "JupyterLab Dark", "JupyterLab Light"):
+            self.change_theme(theme)
+            found += [f"{theme}: {fault}" for fault in self.faults(part)]
+        return found
+
     def cut_off(self, part: Locator | None = None) -> list[str]:
         """Return the texts of the sidebar, or another part, that do not fit. What is shortened and has its whole in a tooltip fits."""
         found: list[str] = (part or self.sidebar).evaluate(CUT_OFF)

@@ -132,7 +132,8 @@ def test_trials_that_a_search_stops_early_are_seen_as_such(open_lab, screenshot)
     expect(sweep).to_contain_text(f"5 of 5 ({len(pruned)} pruned)")
     sweep.get_by_role("button", name="Sweep: lr").click()
     expect(page.get_by_test_id("jp-dtrain-runs-row").filter(has_text="Pruned")).to_have_count(len(pruned))
-    assert lab.faults() == []
+    assert lab.faults_in_every_theme() == []
+    assert lab.faults_in_every_theme(page) == []
     screenshot(lab, "page-search")
 
 

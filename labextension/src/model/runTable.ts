@@ -11,6 +11,8 @@ export interface IColumn {
   /** As the table's head has it; facts are named by the view. */
   label: string;
   kind: 'fact' | 'metric' | 'hyperparameter';
+  /** Whether it has numbers, which stand below each other; dashes too. */
+  numeric: boolean;
   value: (run: PastRun) => Cell;
 }
 
@@ -74,26 +76,29 @@ export function columnsOf(
       names.add(name);
     }
   }
+  const numeric = (value: IColumn['value']): boolean =>
+    runs.some(run => typeof value(run) === 'number');
   const facts = FACTS.filter(
     id => (id !== 'best' || hasBest) && (id !== 'tags' || hasTags)
   ).map((id): IColumn => ({
     id,
     label: labels[id],
     kind: 'fact',
+    numeric: numeric(FACT_VALUES[id]),
     value: FACT_VALUES[id]
   }));
   const others: IColumn[] = [
-    ...[...metrics].map((name): IColumn => ({
-      id: `metric ${name}`,
-      label: name,
-      kind: 'metric',
-      value: run =>
-        run.metrics.find(metric => metric.name === name)?.last ?? null
-    })),
+    ...[...metrics].map((name): IColumn => {
+      const value = (run: PastRun): Cell =>
+        run.metrics.find(metric => metric.name === name)?.last ?? null;
+      const id = `metric ${name}`;
+      return { id, label: name, kind: 'metric', numeric: true, value };
+    }),
     ...[...names].map((name): IColumn => ({
       id: `hyperparameter ${name}`,
       label: name,
       kind: 'hyperparameter',
+      numeric: numeric(run => run.hyperparameters[name] ?? null),
       value: run => run.hyperparameters[name] ?? null
     }))
   ];

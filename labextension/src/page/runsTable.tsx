@@ -165,6 +165,7 @@ function Head({
     <th
       scope="col"
       data-kind={column.kind}
+      data-numeric={column.numeric}
       aria-sort={
         !isOrder ? 'none' : order.descending ? 'descending' : 'ascending'
       }
@@ -237,7 +238,7 @@ const Row = React.memo(function Row(
         ) : (
           <td
             key={column.id}
-            data-numeric={typeof column.value(run) === 'number'}
+            data-numeric={column.numeric}
             title={fullText(column, run)}
           >
             {textOf(column, run, trans)}

@@ -54,13 +54,7 @@ export function SweepRow(
             </button>
           </th>
         ) : (
-          <td
-            key={column.id}
-            data-numeric={
-              sweep.best !== null &&
-              typeof column.value(sweep.best) === 'number'
-            }
-          >
+          <td key={column.id} data-numeric={column.numeric}>
             {sweepText(column, sweep, trans)}
           </td>
         )
