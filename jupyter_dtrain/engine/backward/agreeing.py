@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
+from ..comm.batch_ranks import num_batch_ranks
 from ..comm.collectives import all_gather
 from .failed_pass import has_come_to, noted
 from .gradient_reducers import Reducer, average
@@ -59,7 +59,7 @@ class AgreeingReducer(Reducer):
         for index, before in enumerate(self._before):
             if (grad := before[0].grad) is not None:
                 own[index] = has_come_to(before) * _REACHED + (grad.layout == torch.strided) * _DENSE
-        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        parts = [torch.empty_like(own) for _ in range(num_batch_ranks())]
         all_gather(parts, own)
         return torch.stack(parts)
 
@@ -68,7 +68,7 @@ class AgreeingReducer(Reducer):
         """Put sparse gradients behind each other, in rank order, as the samples lie; what was there before is in each rank's."""
         if not leaves:
             return
-        num_ranks = dist.get_world_size()
+        num_ranks = num_batch_ranks()
         own = [_entries(leaf) for leaf in leaves]
         counts = torch.tensor([indices.shape[1] for indices, _ in own], device="cpu")
         of_ranks = [torch.empty_like(counts) for _ in range(num_ranks)]

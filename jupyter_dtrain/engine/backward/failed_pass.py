@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-import torch.distributed as dist
 
+from ..comm.batch_ranks import batch_rank, num_batch_ranks
 from ..tensor.redistribute import Exchange
 
 Noted = tuple[torch.Tensor, torch.Tensor | None, int | None]
@@ -34,7 +34,7 @@ def as_if_failed(rank: int, before_pass: Sequence[Noted]) -> None:
         The leaves, in an order that all ranks agree on.
     """
     come_to = [has_come_to(one) for one in before_pass]
-    is_first = dist.get_rank() == rank
+    is_first = batch_rank() == rank
     with torch.no_grad():
         for (leaf, before, _), reached in zip(before_pass, Exchange.objects(come_to)[rank], strict=True):
             if not reached and before is None:
@@ -42,6 +42,6 @@ def as_if_failed(rank: int, before_pass: Sequence[Noted]) -> None:
                 continue
             own = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad.to_dense()
             if reached:
-                leaf.grad = Exchange.total(own / dist.get_world_size())
+                leaf.grad = Exchange.total(own / num_batch_ranks())
             else:  # others have added to theirs
                 leaf.grad = Exchange.total(own if is_first else torch.zeros_like(own))

@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from ..comm.batch_ranks import alike_memory, batch_memory
 from ..comm.collectives import reducer_group
-from ..comm.process_group import shared_memory
 from ..comm.shared_memory import SLOT
 from ..tensor.placement_types import GlobalTensor
 from ..tensor.redistribute import Exchange
@@ -99,7 +99,7 @@ class BucketReducer(Reducer):
         The order in which more than two ranks' parts are added up depends on the layout. A run that goes on from a snapshot has new
         reducers, and is to add up as before.
         """
-        if shared_memory() is not None:
+        if batch_memory() is not None:
             return  # there it is the order of the ranks
         before = [(leaf, leaf.grad) for leaf in self._leaves]
         for leaf in self._leaves:
@@ -151,9 +151,12 @@ def average(gradients: Sequence[torch.Tensor]) -> None:
 
 
 def _average(gradients: Sequence[torch.Tensor]) -> None:
-    first, memory = gradients[0], shared_memory()
+    first, memory = gradients[0], batch_memory()
     flat = first if len(gradients) == 1 and first.is_contiguous() else torch.cat([gradient.reshape(-1) for gradient in gradients])
     if memory is not None and first.device.type == "cpu":
+        alike = alike_memory()
+        if alike is not None:  # which have come to the same numbers, but perhaps for their last digits
+            alike.all_reduce(flat, factor=1.0 / alike.num_ranks)
         memory.all_reduce(flat, factor=1.0 / memory.num_ranks)
     else:
         flat.mul_(1.0 / dist.get_world_size())

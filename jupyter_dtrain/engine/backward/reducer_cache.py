@@ -6,9 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
-import torch.distributed as dist
 
-from ..comm.process_group import shared_memory
+from ..comm.batch_ranks import batch_memory, num_batch_ranks
+from ..comm.collectives import all_reduce
 from .agreeing import AgreeingReducer
 from .gradient_reducers import BucketReducer, Reducer, SharedMemoryReducer
 
@@ -60,7 +60,7 @@ class ReducerCache:
             return reducer
         slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)
         reducer = self._reducers[key] = _reducer_for(ordered(leaves), slot, is_sparse=is_sparse(), complete=complete)
-        if dist.get_world_size() > 2 and not reducer.may_lack_leaves:
+        if num_batch_ranks() > 2 and not reducer.may_lack_leaves:
             reducer.settle_layout(backward)
         if len(self._reducers) > MAX_REDUCERS:
             self._reducers.popitem(last=False)
@@ -80,9 +80,9 @@ def _reducer_for(leaves: list[torch.Tensor], slot: torch.Tensor | None, *, is_sp
         Whether it reaches all leaves.
     """
     lacking = torch.tensor([not complete, is_sparse], dtype=torch.long, device="cpu")
-    dist.all_reduce(lacking, op=dist.ReduceOp.MAX)
+    all_reduce(lacking)
     any_lacks, any_sparse = lacking.tolist()
-    are_near = shared_memory() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
+    are_near = batch_memory() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
     if any_sparse or (any_lacks and are_near):
         return AgreeingReducer(leaves, slot)
     return SharedMemoryReducer(leaves, slot) if are_near else BucketReducer(leaves, slot, may_lack_leaves=bool(any_lacks))

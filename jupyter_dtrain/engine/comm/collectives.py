@@ -1,4 +1,7 @@
-"""Sums over ranks and parts put together: over shared memory where the ranks have some, else by their process group."""
+"""Sums over ranks and parts put together: over shared memory where the ranks have some, else by their process group.
+
+The ranks are those over which batches are sharded (:mod:`.batch_ranks`).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import torch.distributed as dist
 from torch.futures import Future
 
 from ..timing import COMMUNICATION, Counted
-from .process_group import shared_memory
+from .batch_ranks import batch_memory, batch_rank, memory_of, num_batch_ranks
 from .shared_memory import SharedMemory, in_pieces
 from .transforms import outside_transforms
 
@@ -29,8 +32,11 @@ def all_reduce(tensor: torch.Tensor) -> None:
 
 
 def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
-    """Put each rank's `own` in its place in `parts`; all are contiguous and of one size."""
-    shared = _shared_for(own)
+    """Put each rank's `own` in its place in `parts`; all are contiguous and of one size.
+
+    The ranks are as many as there are `parts`: those over which batches are sharded, or all.
+    """
+    shared = memory_of(len(parts)) if own.device.type == "cpu" else None
     if shared is not None:
         shared.all_gather(parts, own)
     else:
@@ -58,7 +64,7 @@ def exchange(parts: Sequence[Sequence[torch.Tensor]], *, device: torch.device) -
     device : torch.device
         By which they go: of one type on all ranks.
     """
-    shared = shared_memory()
+    shared = batch_memory()
     if shared is not None and device.type == "cpu":
         shared.exchange(parts)
         return
@@ -80,26 +86,27 @@ def _broadcast_from(source: int, piece: Sequence[torch.Tensor], device: torch.de
             tensor.copy_(values)
 
 
-def all_gather_object(value: Any) -> list[Any]:
-    """Return every rank's `value`, in rank order: what can be pickled."""
+def all_gather_object(value: Any, memory: SharedMemory | None = None) -> list[Any]:
+    """Return every rank's `value`, in rank order: what can be pickled. The ranks are those that `memory` connects, if it is given."""
     with outside_transforms():
-        if shared_memory() is None:
+        shared = batch_memory() if memory is None else memory
+        if shared is None:
             found: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(found, value)
             return found
         pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
-        sizes = [torch.empty(1, dtype=torch.long, device="cpu") for _ in range(dist.get_world_size())]
-        all_gather(sizes, torch.tensor([len(pickled)], device="cpu"))
+        sizes = [torch.empty(1, dtype=torch.long, device="cpu") for _ in range(shared.num_ranks)]
+        shared.all_gather(sizes, torch.tensor([len(pickled)], device="cpu"))
         most = max(int(size) for size in sizes)
         texts = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in sizes]
-        all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
+        shared.all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
         return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
 
 
 def scatter_object(values: Sequence[Any] | None, source: int) -> Any:
     """Return this rank's of the `values` that rank `source` has, one for each rank: what can be pickled. Collective."""
     with outside_transforms():
-        shared, rank, world_size = shared_memory(), dist.get_rank(), dist.get_world_size()
+        shared, rank, world_size = batch_memory(), batch_rank(), num_batch_ranks()
         if shared is None:
             found: list[Any] = [None]
             dist.scatter_object_list(found, None if values is None else list(values), src=source)
@@ -121,12 +128,12 @@ def scatter_object(values: Sequence[Any] | None, source: int) -> Any:
 
 
 def _shared_for(tensor: torch.Tensor) -> SharedMemory | None:
-    return shared_memory() if tensor.device.type == "cpu" else None
+    return batch_memory() if tensor.device.type == "cpu" else None
 
 
 def reducer_group() -> dist.ProcessGroup | None:
     """Return the group for PyTorch's reducer, ``None`` for the default one."""
-    return None if shared_memory() is None else _ReducerGroup()
+    return None if batch_memory() is None else _ReducerGroup()
 
 
 class _ReducerGroup(dist.ProcessGroup):

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-import torch.distributed as dist
-
+from ..comm.batch_ranks import batch_memory, batch_rank
 from ..comm.collectives import all_gather_object
 from ..comm.failures import FailedElsewhere, Failures, error_of, to_bytes
-from ..comm.process_group import shared_memory
 from ..timing import COMMUNICATION, Counted
 
 Result = TypeVar("Result")
@@ -30,7 +28,7 @@ def failures_of(error: BaseException | None) -> Failures:
     if isinstance(error, FailedElsewhere):
         return error.failures
     failure = None if error is None else to_bytes(error)
-    shared = shared_memory()
+    shared = batch_memory()
     with Counted(COMMUNICATION):
         return all_gather_object(failure) if shared is None else shared.agree(failure)
 
@@ -67,7 +65,7 @@ def raise_if_any(failures: Failures, own: BaseException | None) -> None:
     rank = first_of(failures)
     if rank is None:
         return
-    if rank == dist.get_rank() and own is not None:
+    if rank == batch_rank() and own is not None:
         raise own
     failure = failures[rank]
     assert failure is not None
@@ -81,6 +79,6 @@ def first_of(failures: Failures) -> int | None:
 
 def note(error: BaseException) -> None:
     """Leave word of an error of this rank alone: if ranks come apart by it, the others can say so."""
-    shared = shared_memory()
+    shared = batch_memory()
     if shared is not None:
         shared.note(to_bytes(error))

@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
+from ...errors import UsageError
+from ..comm.batch_ranks import num_batch_ranks, rank_of
 from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast, scatter_object
 from ..timing import COMMUNICATION, Counted
 from .batched import of_batched
 from .deferred import DeferredReduction, later_of
 from .graph_placement import graph_nodes
 from .pending_checks import settle
-from .placement_types import GlobalTensor, Partial, Shard, to_local
+from .placement_types import GlobalTensor, Partial, Shard, is_followed, to_local
 from .rank0_guard import all_ranks_come
 
 
@@ -82,6 +83,9 @@ def was_exchanged(roots: Sequence[torch.Tensor]) -> bool:
 _EXCHANGES = (_Sum._backward_cls, _Gather._backward_cls)
 
 
+_OF_ROWS = "The cell derives by gradients themselves (`p.grad`), of which each engine has rows on this mesh. Take `--strategy auto`."
+
+
 class Exchange:
     """Turns global tensors into whole ones, the same on every rank."""
 
@@ -101,6 +105,8 @@ class Exchange:
             result = of_batched(_Sum, weighted)
         else:
             sizes = tuple(size * placement.unit for size in placement.share.sizes)
+            if is_followed(part) and len(sizes) != num_batch_ranks():
+                raise UsageError(_OF_ROWS)
             result = _Gather.apply(part, placement, sizes)  # type: ignore[no-untyped-call]
         assert isinstance(result, torch.Tensor)
         return result
@@ -162,7 +168,7 @@ class Exchange:
         """Return whether `tensor`, of one shape everywhere, has the same bits on all ranks."""
         all_ranks_come()
         own = tensor.detach().contiguous().view(-1).view(torch.uint8)
-        parts = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        parts = [torch.empty_like(own) for _ in range(num_batch_ranks())]
         with Counted(COMMUNICATION):
             all_gather(parts, own)
         return all(torch.equal(part, own) for part in parts)
@@ -212,7 +218,7 @@ def _all_sum(part: torch.Tensor) -> torch.Tensor:
 def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> torch.Tensor:
     all_ranks_come()
     moved = part.detach().movedim(placement.dim, 0)
-    rank = dist.get_rank()
+    rank = rank_of(len(sizes))
     own = moved[: sizes[rank]].contiguous()
     # Collectives want parts of one size; the rest of a smaller one is cut off afterwards.
     most = max(sizes)

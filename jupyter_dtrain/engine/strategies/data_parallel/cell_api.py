@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...comm.collectives import all_gather_object
+from ...comm.process_group import shared_memory
 from ...telemetry.observer import Observer
-from ...tensor.rank0_guard import Alone
-from ...tensor.redistribute import Exchange
+from ...tensor.rank0_guard import Alone, all_ranks_come
+from ...timing import COMMUNICATION, Counted
 
 
 class CellApi:
@@ -33,7 +35,11 @@ class CellApi:
 
     def gather(self, value: Any) -> list[Any]:
         """Return every rank's `value` in rank order. A collective."""
-        return [value] if self.world_size == 1 else Exchange.objects(value)
+        if self.world_size == 1:
+            return [value]
+        all_ranks_come()
+        with Counted(COMMUNICATION):
+            return all_gather_object(value, shared_memory())
 
     def log(self, values: Mapping[str, float]) -> None:
         """Record values at the current step."""

@@ -14,15 +14,12 @@ from functools import partial
 
 import torch
 
-from ...comm.collectives import exchange
 from ...dedup import Apart, Held, shared_out
 from ...timing import COMMUNICATION, Counted
 from .optimizers import ShardedSteps
 from .parameter import ParameterShard
 from .parameter_store import ParameterStore
 from .sharded_rows import give_back, quiet
-
-_CPU = torch.device("cpu")
 
 
 class FullState:
@@ -82,7 +79,7 @@ class FullState:
                 else:
                     rows = torch.empty((share.num_samples, *shard.shape[1:]), dtype=shard.dtype, device="meta")
                 parts.append([rows.reshape(-1).view(torch.uint8)])
-            exchange(parts, device=_CPU)
+            self._store.memory.exchange(parts)
             if into is not None and owner == rank:
                 into[shard.own].copy_(gradient)
 

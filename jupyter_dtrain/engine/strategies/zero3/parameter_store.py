@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ...comm.arena import Arena
+from ...comm.collectives import all_gather_object
 from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform, outside_transforms
 from ...forward.activation_checkpoint import blocks_in
@@ -27,7 +28,6 @@ from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.rank0_guard import all_ranks_come
-from ...tensor.redistribute import Exchange
 from ...timing import COMMUNICATION, Counted
 from .buffers import BufferPool, FreedMemory
 from .eligibility import why_not, why_replicated
@@ -111,7 +111,8 @@ class ParameterStore:
 
     def _agreed(self, reasons: list[str | None]) -> list[str | None]:
         """Return for each parameter the first reason that a rank has: who else holds one is not the same everywhere. Collective."""
-        of_ranks = Exchange.objects(reasons)
+        all_ranks_come()
+        of_ranks = all_gather_object(reasons, self.memory)
         return [next((reason for reason in of_all if reason is not None), None) for of_all in zip(*of_ranks, strict=True)]
 
     def _tell(self, module: nn.Module, replicated: Sequence[tuple[str, str]]) -> None:
