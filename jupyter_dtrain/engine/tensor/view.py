@@ -26,7 +26,7 @@ from .materialize import materialize
 from .model_arguments import ModelArguments
 from .ops.autograd import read_gradients_followed
 from .ops.dispatch import Rules
-from .ops.table import REFUSING, TABLE
+from .ops.table import ON_PARTS, REFUSING, TABLE
 from .placement_types import GlobalTensor, Partial, Shard
 from .recompute import checked_by_parts
 from .redistribute import Exchange, was_exchanged
@@ -69,10 +69,14 @@ class GlobalView:
     ) -> None:
         self._world_size = world_size
         self._exchange = exchange or Exchange()
-        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, REFUSING, count_targets=count_targets)
+        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, REFUSING, count_targets=count_targets, on_parts=ON_PARTS)
         self._hooks = GradientHooks(self._rules)
         self.functions = OwnFunctions(self._rules)
         self.arguments = ModelArguments(self._rules)
+
+    def know_all_ranks(self, num_ranks: int) -> None:
+        """Know how many ranks the run has, which are more than those over which batches are sharded: other tensors may span all of them."""
+        self._rules.num_all = num_ranks
 
     @contextmanager
     def installed(self) -> Iterator[None]:

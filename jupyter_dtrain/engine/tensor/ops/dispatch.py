@@ -62,6 +62,8 @@ class Rules:
     viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
     used: bool = False  # an operation, or a model, has been given a part of something
     transforms: int = 0  # of torch.func that are under way, one in another
+    on_parts: Container[Rule] = ()  # rules that exchange nothing
+    num_all: int = 0  # ranks of the run, where batches are sharded over fewer: what spans all of them has no other rules
 
     def __post_init__(self) -> None:
         self.gradient_scale = float(self.world_size)  # `gradients` averages over ranks at the end
@@ -89,6 +91,8 @@ class Rules:
             func = inspect.unwrap(func) if func is torch.autograd.grad else original(func)
             func = stands_for(func) or func
             rule = self.table.get(func)
+        if self.num_all and self._spans_all(args, kwargs) and (rule not in self.on_parts or _has_graph(args, kwargs)):
+            return self.on_wholes(func, args, kwargs)
         if rule is not None:
             try:
                 if func in self.refusing and may_be_caught():
@@ -102,6 +106,11 @@ class Rules:
         else:
             self.on_whole(str(getattr(func, "__name__", None) or getattr(func, "name", func)))  # a scripted method has a name only
         return self.on_wholes(func, args, kwargs)
+
+    def _spans_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Return whether one of the operands has a part on each rank of the run, and not on those alone that batches are sharded over."""
+        found = (tensor.placement for tensor in globals_in((*args, *kwargs.values())))
+        return any(isinstance(placement, Shard) and len(placement.share.sizes) == self.num_all for placement in found)
 
     def local(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func` on parts."""
@@ -231,6 +240,11 @@ class Rules:
 def _requires_grad(tensor: torch.Tensor) -> bool:
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.requires_grad
+
+
+def _has_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a graph is made of an operation on these operands."""
+    return torch.is_grad_enabled() and any(map(_requires_grad, tensors_in((*args, *kwargs.values()))))
 
 
 def _below_autograd() -> bool:

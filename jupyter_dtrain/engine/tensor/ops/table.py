@@ -213,5 +213,7 @@ REFUSING: frozenset[Any] = frozenset(
     )
 )
 """The functions that refuse some values, which may be in one rank's part alone."""
+ON_PARTS: frozenset[Rule] = frozenset((elementwise, keeps, to_dtype, shape, count, local_value, in_graph, set_property))
+"""Rules by which a tensor that other ranks than those of a batch have the parts of is computed with as well."""
 TABLE: Mapping[Any, Rule] = _table()
 """The rule of each function that has one."""
