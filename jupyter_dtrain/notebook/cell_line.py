@@ -79,8 +79,8 @@ def cell_parser() -> argparse.ArgumentParser:
         "--mesh",
         type=ParallelDims.parse,
         metavar="AXIS=N,…",
-        help="engines along each axis; dp=2,pp=2 are two groups of engines, each with all of a model in two stages (pp is of --strategy "
-        "pipeline, tp of tensor, dp_shard of zero3); their product is the number of engines",
+        help="engines along each axis; dp=2,pp=2 are two groups of engines, each with all of a model in two stages, dp=2,tp=2 two with its "
+        "layers by columns (pp is of --strategy pipeline, tp of tensor, dp_shard of zero3); their product is the number of engines",
     )
     parser.add_argument(
         "--semantics",

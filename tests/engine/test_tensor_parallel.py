@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.comm.batch_ranks import BatchRanks
 from jupyter_dtrain.engine.comm.process_group import shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
@@ -29,14 +30,14 @@ def run_divided(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]
         divided = LayerTraining(training, memory, say=run.notes.append, least=0)
         for shard in divided.store.shards():
             shapes.append((shard.shape, tuple(shard.rows.shape)))
-            shard.fetch = _noted(shard, fetched)  # type: ignore[method-assign]
+            shard.fetch = noted(shard, fetched)  # type: ignore[method-assign]
         return divided
 
     compared, divided = run_connected(run, setup, cell, compare, connect, ReplicatedTraining)
     return {"compared": compared, "shapes": shapes, "fetched": fetched, "notes": run.notes if divided is not None else []}
 
 
-def _noted(shard: Any, fetched: list[Any]) -> Any:
+def noted(shard: Any, fetched: list[Any]) -> Any:
     def fetch() -> None:
         fetched.append(shard.shape)
         LayerParameter.fetch(shard)
@@ -175,14 +176,14 @@ def test_a_model_that_rank_0_alone_calls_is_computed_by_it_alone(ranks):
     check(ranks, 2, MODELS["MLP"], ALONE)
 
 
-def hold(run: Run) -> dict[str, list[int]]:
+def hold(run: Run, kind: Any = ReplicatedTraining, batches: BatchRanks | None = None) -> dict[str, list[int]]:
     """Return the bytes that a rank has of parameters, gradients and moments after some steps."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run_cell("W = 48\n" + MODELS["MLP"].split("\n", 1)[1], "setup", namespace)
-    training = run.training(namespace["model"], namespace["optimizer"], kind=ReplicatedTraining)
+    training = run.training(namespace["model"], namespace["optimizer"], kind=kind)
     memory = shared_memory()
     assert memory is not None
-    divided = LayerTraining(training, memory, least=0)
+    divided = LayerTraining(training, memory, least=0, batches=batches)
     with training.installed(), divided.installed():
         run_cell(LOOP, "cell", namespace)
         shards = divided.store.shards()

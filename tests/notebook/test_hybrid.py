@@ -17,7 +17,7 @@ from tests.notebook.test_zero3 import (
     run_cell_after_cell,
 )
 
-STAGES = "--mesh dp=2,pp=2"
+STAGES, COLUMNS = "--mesh dp=2,pp=2", "--mesh dp=2,tp=2"
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +35,12 @@ def test_cell_after_cell_in_any_strategy(notebook):
     assert (0, 128) in kept[0] or (0, 6) in kept[0]
 
 
+def test_cell_after_cell_with_columns_of_layers(notebook):
+    kept, _ = run_cell_after_cell(notebook, COLUMNS)
+    assert (32, 128) in kept[0]
+    assert (32, 128) not in kept[2]
+
+
 @pytest.mark.long
 def test_a_loop_and_a_checkpoint_of_it_on_other_meshes(notebook):
     check_a_loop_and_a_checkpoint_of_it(
@@ -44,13 +50,25 @@ def test_a_loop_and_a_checkpoint_of_it_on_other_meshes(notebook):
     assert notebook.fail("%distribute resume stages@6 -n 3").error == ("UsageError", said)
 
 
-@pytest.mark.parametrize("where", ["True", pytest.param("rank == 0", marks=pytest.mark.long), "rank == 3"])
-def test_an_error_of_all_ranks_or_of_one(notebook, where):
+@pytest.mark.long
+def test_a_loop_with_columns_of_layers_and_a_checkpoint_of_it_on_other_meshes(notebook):
+    meshes = ("", "--strategy auto -n 3", "--mesh tp=2", "--mesh dp_shard=4", "--mesh dp=2,pp=2", "--mesh dp=2,tp=2")
+    check_a_loop_and_a_checkpoint_of_it(notebook, COLUMNS, *meshes, name="columns")
+    check_a_loop_and_a_checkpoint_of_it(notebook, STAGES, COLUMNS, name="to columns")
+
+
+LONG = pytest.mark.long
+
+
+@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
+@pytest.mark.parametrize("where", ["True", pytest.param("rank == 0", marks=LONG), pytest.param("rank == 1", marks=LONG), "rank == 3"])
+def test_an_error_of_all_ranks_or_of_one(notebook, where, mesh):
     """Whether they have left or not."""
-    check_an_error(notebook, STAGES, where)
+    check_an_error(notebook, mesh, where)
 
 
-def test_what_the_cell_looks_at_is_that_of_one_process(notebook):
+@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
+def test_what_the_cell_looks_at_is_that_of_one_process(notebook, mesh):
     looks = """
     losses += [[p.norm().item(), p.grad.abs().max().item()] for p in model.parameters()]
     losses += [state["exp_avg"].sum().item() for state in optimizer.state_dict()["state"].values()]
@@ -59,7 +77,7 @@ def test_what_the_cell_looks_at_is_that_of_one_process(notebook):
     cell = CELL.replace("    optimizer.step()\n", looks[1:] + "    optimizer.step()\n")
     notebook.run(SETUP + cell)
     expected = notebook.value(STATE)
-    found, _ = run(notebook, f"%%distribute {STAGES}", cell=cell)
+    found, _ = run(notebook, f"%%distribute {mesh}", cell=cell)
     assert difference(found, expected) is None
 
 
@@ -71,9 +89,10 @@ def test_a_mesh_of_one_axis_is_its_strategy(notebook):
     assert (64, 128) in notebook.value("kept")[-1]
 
 
-@pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first", "--elastic 2:4", "--engines 3", "--strategy tensor"])
-def test_what_cannot_be_had_on_a_mesh_is_refused_before_the_first_step(notebook, option):
+@pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first", "--elastic 2:4", "--engines 3", "--strategy zero3"])
+@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
+def test_what_cannot_be_had_on_a_mesh_is_refused_before_the_first_step(notebook, option, mesh):
     notebook.run(SETUP)
-    cell = notebook.fail(f"%%distribute {STAGES} {option}{CELL}")
+    cell = notebook.fail(f"%%distribute {mesh} {option}{CELL}")
     assert cell.error[0] == "UsageError"
     assert notebook.value("losses") == []

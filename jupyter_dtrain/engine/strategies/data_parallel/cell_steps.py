@@ -52,7 +52,11 @@ class CellSteps:
         self._control.boundary(self._observer.step)
         self._share, self._drew = share, True
         self._shared_out |= share is not None
-        self._observer.on_batch(share, batch, batches)
+        self._observer.on_batch(self._counted(share), batch, batches)
+
+    def _counted(self, share: BatchShard | None) -> BatchShard | None:
+        """Return the share whose samples this rank reports."""
+        return share
 
     def _on_other_batch(self, share: BatchShard | None) -> None:
         self._control.boundary(self._observer.step)

@@ -26,7 +26,7 @@ class DataParallel(Strategy):
     def begin(self, objects: Sequence[object]) -> None:
         """Watch over models, loaders and optimizers, those among `objects` from the start."""
         context, task, reports = self.context, self.context.task, self.context.reports
-        self._training = self.training(
+        self._training = self._new_training(
             rank=task.rank,
             world_size=task.world_size,
             objects=objects,
@@ -45,6 +45,9 @@ class DataParallel(Strategy):
             temporary=context.temporary,
         )
         context.control.on_speeds = self._training.shares.follow
+
+    def _new_training(self, **options: Any) -> DataParallelTraining:
+        return self.training(**options)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

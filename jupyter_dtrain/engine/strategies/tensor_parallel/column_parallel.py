@@ -8,6 +8,7 @@ ones of it, and the sum of local ones), as Megatron-LM's *f* and *g* are (https:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -19,33 +20,44 @@ apply: Any = torch.autograd.Function.__dict__["apply"].__func__  # not what fetc
 
 
 class Columns:
-    """How many numbers each rank has along a dim.
+    """Which numbers along a dim each rank computes.
 
     Parameters
     ----------
     memory : SharedMemory
         Connects the ranks.
     sizes : sequence of int
+        Of pieces that lie one behind the other: the first rank has the first of them, the next the second and so on, again and again.
     """
 
     def __init__(self, memory: SharedMemory, sizes: Sequence[int]) -> None:
         self._memory, self._sizes, self.rank = memory, tuple(sizes), memory.rank
-        self.start = sum(self._sizes[: self.rank])
-        self.size = self._sizes[self.rank]
+        self._num_ranks = memory.num_ranks
+        starts = [0, *accumulate(self._sizes)]
+        self.pieces = [(starts[piece], self._sizes[piece]) for piece in range(self.rank, len(self._sizes), self._num_ranks)]
+
+    def sizes_of(self, rank: int) -> tuple[int, ...]:
+        """Return the sizes of the pieces of a rank."""
+        return self._sizes[rank :: self._num_ranks]
 
     def own(self, full: torch.Tensor, dim: int) -> torch.Tensor:
         """Return this rank's of a replicated value, in memory of its own."""
-        return full.narrow(dim, self.start, self.size).clone(memory_format=torch.contiguous_format)
+        parts = [full.narrow(dim, *piece) for piece in self.pieces]
+        return torch.cat(parts, dim) if len(parts) > 1 else parts[0].clone(memory_format=torch.contiguous_format)
 
     def all_of(self, local: torch.Tensor, dim: int) -> torch.Tensor:
         """Return those of all ranks. Collective."""
         dim %= local.dim()
-        shapes = [(*local.shape[:dim], size, *local.shape[dim + 1 :]) for size in self._sizes]
+        sizes = [self.sizes_of(rank) for rank in range(self._num_ranks)]
+        shapes = [(*local.shape[:dim], sum(of_rank), *local.shape[dim + 1 :]) for of_rank in sizes]
         parts = [local.contiguous() if rank == self.rank else local.new_empty(shape) for rank, shape in enumerate(shapes)]
         if local.numel():
             with Counted(COMMUNICATION), torch._C.DisableTorchFunction():
                 self._memory.exchange([[part.view(-1).view(torch.uint8)] for part in parts])
-        return torch.cat(parts, dim)
+        if len(self.pieces) == 1:
+            return torch.cat(parts, dim)
+        pieces = [part.split(of_rank, dim) for part, of_rank in zip(parts, sizes, strict=True)]
+        return torch.cat([piece for of_group in zip(*pieces, strict=True) for piece in of_group], dim)
 
     def total(self, local: torch.Tensor) -> torch.Tensor:
         """Return the sum of what the ranks have, added up in their order. Collective."""

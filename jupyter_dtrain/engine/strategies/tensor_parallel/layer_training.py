@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from typing import Any
@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 from ....system.patches import patched
+from ...comm.batch_ranks import BatchRanks
+from ...comm.shared_memory import SharedMemory
+from ..data_parallel.training import DataParallelTraining
 from ..zero3.access import ParameterAccess
 from ..zero3.sharded_training import ShardedTraining
+from .groups import GroupGradients
 from .layer_gradients import LayerGradients, refuse_parts
 from .layers import LayerStore
 
@@ -36,12 +40,35 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class LayerTraining(ShardedTraining):
-    """The divided layers of what a rank trains, which has whole batches."""
+    """The divided layers of what a rank trains, which has whole batches, or with groups those of its group.
 
-    store_class = LayerStore
-    gradients_class = LayerGradients
+    Parameters
+    ----------
+    training : DataParallelTraining
+    memory : SharedMemory
+    batches : BatchRanks, optional
+        As of :class:`.LayerStore`.
+    say, arrived
+        As of :class:`.ShardedTraining`, as are `options`.
+    """
+
     access_class = LayerAccess
     store: LayerStore
+
+    def __init__(
+        self,
+        training: DataParallelTraining,
+        memory: SharedMemory,
+        *,
+        batches: BatchRanks | None = None,
+        say: Callable[[str], None] = lambda _: None,
+        arrived: Sequence[object] = (),
+        **options: Any,
+    ) -> None:
+        store = LayerStore(memory, batches=batches, say=say, **options)
+        gradients = LayerGradients(store) if batches is None else GroupGradients(store, batches)
+        self._has_groups = batches is not None
+        self._connect(training, store, gradients, say=say, arrived=arrived)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -56,7 +83,8 @@ class LayerTraining(ShardedTraining):
         def grad(*args: Any, **kwargs: Any) -> Any:
             if not self.store.in_pass:
                 outputs = args[0] if args else kwargs.get("outputs", ())
-                refuse_parts([outputs] if isinstance(outputs, torch.Tensor) else [*outputs])
+                if not self._has_groups:
+                    refuse_parts([outputs] if isinstance(outputs, torch.Tensor) else [*outputs])
                 self.store.sync()
             before, self.store.collecting = self.store.collecting, frozenset()
             try:

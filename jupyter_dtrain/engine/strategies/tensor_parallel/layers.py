@@ -7,7 +7,7 @@ same on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,9 +17,12 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ...comm.batch_ranks import BatchRanks
+from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform
 from ...module_tree import modules_in
 from ...tensor.rank0_guard import alone_now
+from ...timing import COMMUNICATION, Counted
 from ..zero3.parameter import ParameterShard
 from ..zero3.parameter_store import ParameterStore
 from ..zero3.sharded_rows import SharedRows, quiet
@@ -32,17 +35,31 @@ class LayerParameter(ParameterShard):
 
     strategy = "tensor"
 
-    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, columns: Columns, **options: Any) -> None:
+    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, columns: Columns, places: Sequence[int], **options: Any) -> None:
         super().__init__(parameter, storage, **options)
-        self.columns = columns
+        self.columns, self._places = columns, places
+        self._block: torch.Tensor | None = None  # its rows, and those that other ranks have for it
         with quiet():
             self._alias = self.rows.data  # whose version is the parameter's, for who has computed with it
             self._aged = parameter._version
         self._found: torch.Tensor | None = None  # of the gradient, in a pass
 
     def part(self) -> torch.Tensor:
-        """Return the rows to compute with."""
-        return self._alias.detach()
+        """Return the rows to compute with: the rank's own, and of those that have its place in other groups."""
+        if len(self._places) == 1:
+            return self._alias.detach()
+        if self._block is None:
+            with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+                num_rows = sum(size for _, size in self.columns.pieces)
+                full = torch.empty((num_rows, *self.shape[1:]), dtype=self.dtype)
+                self.storage.read_of(self._places, full)
+                self._block = self._alias.detach()
+                self._block.data = full  # the version goes on to be that of the parameter
+        return self._block.detach()
+
+    def forget_block(self) -> None:
+        """Have the rank's own rows alone, but for what graphs keep."""
+        self._block = None
 
     def note(self) -> None:
         """Know that the rows are what the parameter is."""
@@ -50,11 +67,13 @@ class LayerParameter(ParameterShard):
         with quiet():
             if self.parameter._version != self._aged:
                 self._aged = self.parameter._version
+                self._block = None
                 torch.autograd.graph.increment_version(self._alias)
 
     def replaced(self) -> None:
         """Note that ``parameter.data`` has been set."""
         super().replaced()
+        self._block = None
         torch.autograd.graph.increment_version(self._alias)  # who has computed with the rows does not have those that were
 
     def collect(self, rows: torch.Tensor) -> None:
@@ -74,6 +93,7 @@ class _Rows(torch.autograd.Function):
     def forward(ctx: Any, _parameter: torch.Tensor, shard: LayerParameter, store: LayerStore) -> torch.Tensor:
         ctx.shard, ctx.store = shard, store
         ctx.set_materialize_grads(False)
+        store.blocks[shard.number] = shard
         return shard.part()
 
     @staticmethod
@@ -90,18 +110,32 @@ class _Rows(torch.autograd.Function):
 class LayerStore(ParameterStore):
     """The parameters of the linear layers of one rank.
 
+    Parameters
+    ----------
+    memory : SharedMemory
+        Connects all ranks.
+    batches : BatchRanks, optional
+        The groups over which batches are sharded, and within which layers are divided. ``None``: there is one group.
+    options
+        As of :class:`.ParameterStore`.
+
     Attributes
     ----------
     collecting : frozenset of int
         The numbers of those whose gradients' rows the backward pass that is under way leaves; `in_pass`: one is.
+    blocks : dict of int to LayerParameter
+        By number, those whose rows for the rank's place a call or a pass has put together.
     """
 
     strategy = "tensor"
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, memory: SharedMemory, *, batches: BatchRanks | None = None, **options: Any) -> None:
+        super().__init__(memory, **options)
+        self._alike = memory if batches is None else batches.alike
+        self._places = [memory.rank] if batches is None else batches.of_place(batches.alike.rank)
         self.collecting: frozenset[int] = frozenset()
         self.in_pass = False
+        self.blocks: dict[int, LayerParameter] = {}  # what was computed with, by number
         self._layers: set[int] = set()  # parameters to divide, by their ``id``
         self._told: set[int] = set()
         self._is_entering, self._is_alone, self._num_inside = False, False, 0
@@ -133,8 +167,16 @@ class LayerStore(ParameterStore):
         return parameter.dim() > 0 and id(parameter) in self._layers
 
     def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
-        columns = Columns(self.memory, [share.num_samples for share in storage.kind.shares])
-        return LayerParameter(parameter, storage, columns=columns, **options)
+        columns = Columns(self._alike, [share.num_samples for share in storage.kind.shares])
+        return LayerParameter(parameter, storage, columns=columns, places=self._places, **options)
+
+    def sweep(self, keep: Sequence[ParameterShard] = ()) -> None:
+        """Let go what nobody needs."""
+        super().sweep(keep)
+        if not self.depth and not self.in_pass:
+            for shard in self.blocks.values():
+                shard.forget_block()
+            self.blocks.clear()
 
     # -- in models ---------------------------------------------------------------------------------------------------
 
@@ -151,7 +193,7 @@ class LayerStore(ParameterStore):
             self._is_entering = False
             self._is_alone = alone_now()
             if self.has_divided and not self._is_alone and _is_plain():
-                check_same((args, kwargs), f"inputs of `{type(module).__name__}`")
+                check_same((args, kwargs), f"inputs of `{type(module).__name__}`", self._alike)
         self._num_inside += 1
         try:
             return original(module, *args, **kwargs)

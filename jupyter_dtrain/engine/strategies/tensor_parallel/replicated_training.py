@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from ....errors import UsageError
 from ...comm.collectives import all_gather
+from ...comm.shared_memory import SharedMemory
 from ...data.dataloader import ShardedLoaders
 from ...data.iterator_state import IteratorLog
 from ...task import Semantics
@@ -75,8 +76,8 @@ class ReplicatedTraining(DataParallelTraining):
         return False
 
 
-def check_same(values: Any, what: str) -> None:
-    """Look whether all ranks have the same numbers: some of each tensor. Collective.
+def check_same(values: Any, what: str, memory: SharedMemory | None = None) -> None:
+    """Look whether ranks, all or those that `memory` connects, have the same numbers: some of each tensor. Collective.
 
     Raises
     ------
@@ -87,9 +88,12 @@ def check_same(values: Any, what: str) -> None:
     with torch._C.DisableTorchFunction(), torch.no_grad():
         tensors = [value.detach() for value in pytree.tree_leaves(values) if isinstance(value, torch.Tensor)]
         own = torch.stack([torch.stack(_probe(tensors)), torch.stack(_probe(tensors[::-1]))])
-        parts = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
+        parts = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size() if memory is None else memory.num_ranks)]
         with Counted(COMMUNICATION):
-            all_gather(parts, own)
+            if memory is None:
+                all_gather(parts, own)
+            else:
+                memory.all_gather(parts, own)
         first, *others = [part.flatten().tolist() for part in parts]
     if any(not _is_close(one, other) for found in others for one, other in zip(first, found, strict=True)):
         raise UsageError(

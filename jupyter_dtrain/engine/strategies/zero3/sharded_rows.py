@@ -59,6 +59,19 @@ class SharedRows:
                 if rank != self._rank and share.num_samples:
                     self._arena.read(rank, self._places[rank], flat[share.start * row : share.stop * row])
 
+    def read_of(self, ranks: Sequence[int], into: torch.Tensor) -> None:
+        """Put the rows of `ranks`, one after the other, into `into`, which is contiguous."""
+        with quiet(), torch.no_grad():
+            flat, row, done = into.view(-1).view(torch.uint8), self.kind.row_bytes, 0
+            for rank in ranks:
+                size = self.kind.shares[rank].num_samples * row
+                place = flat[done : done + size]
+                if rank == self._rank:
+                    place.copy_(self.rows.view(-1).view(torch.uint8))
+                elif size:
+                    self._arena.read(rank, self._places[rank], place)
+                done += size
+
     def read_into(self, full: torch.Tensor | None) -> None:
         """Do what :meth:`read` does, if anything is given."""
         if full is not None:

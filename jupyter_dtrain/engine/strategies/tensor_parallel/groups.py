@@ -1,0 +1,143 @@
+"""Groups of ranks beside each other, each of which computes layers by columns: batches are sharded over the groups, layers within them.
+
+A group is to data parallelism what a rank is without groups. Its ranks have the same rows of a batch, and run the cell alike; each goes
+with the rank of its place in the other groups where something is put together of a batch, and with its own group for a layer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from ...backward.backward_pass import BackwardPass
+from ...backward.gradient_reducers import average
+from ...comm.batch_ranks import BatchRanks
+from ...comm.collectives import all_gather_object
+from ...comm.process_group import shared_memory
+from ...side_effects.file_journal import written_once
+from ...telemetry.observer import Observer
+from ...tensor.batch_shard import BatchShard
+from ...tensor.placement_types import GlobalTensor, to_local
+from ...timing import COMMUNICATION, Counted
+from ..data_parallel.cell_api import CellApi
+from ..data_parallel.training import DataParallelTraining
+from ..zero3.sharded_rows import quiet
+from .layer_gradients import LayerGradients
+from .layers import LayerParameter, LayerStore
+from .replicated_training import check_same
+
+
+class GroupTraining(DataParallelTraining):
+    """As :class:`.DataParallelTraining` over groups of ranks.
+
+    Parameters
+    ----------
+    batches : BatchRanks
+        In force where it is installed.
+    rank, world_size : int
+        Of the run.
+    observer : Observer
+    options
+        The other parameters of :class:`.DataParallelTraining`.
+    """
+
+    def __init__(self, *, batches: BatchRanks, rank: int, world_size: int, observer: Observer, **options: Any) -> None:
+        self._batches, self._rank_of_run = batches, rank
+        super().__init__(rank=batches.over.rank, world_size=batches.over.num_ranks, observer=observer, **options)
+        self._api = CellApi(rank=rank, world_size=world_size, alone=self._alone, observer=observer)
+        if self._view is not None:
+            self._view.know_all_ranks(world_size)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Take part in what the cell does, until the end of the ``with`` block."""
+        with self._batches.in_force(), super().installed():
+            yield
+
+    def materialize(self, *values: Any, unchanged: Any = ()) -> list[Any]:
+        """Return `values` with everything in them that spans the ranks whole."""
+        with self._batches.in_force():
+            return super().materialize(*values, unchanged=unchanged)
+
+    def _files(self) -> AbstractContextManager[None]:
+        started = max(all_gather_object(time.time_ns(), shared_memory()))
+        return written_once(rank=self._rank_of_run, started=started, log=self._file_log, temporary=self._temporary)
+
+    def _counted(self, share: BatchShard | None) -> BatchShard | None:
+        return None if self._batches.alike.rank else share  # whose samples are counted once
+
+    def _is_alike(self, root: torch.Tensor) -> bool:
+        """Look whether a group has come to the same, and have gradients reduced in any case. Collective."""
+        check_same([to_local(root) if isinstance(root, GlobalTensor) else root], "losses", self._batches.alike)
+        return False
+
+
+class GroupGradients(LayerGradients):
+    """The gradients of layers of which each rank of a group has columns, and which are added up over the groups.
+
+    Parameters
+    ----------
+    store : LayerStore
+    batches : BatchRanks
+    """
+
+    def __init__(self, store: LayerStore, batches: BatchRanks) -> None:
+        super().__init__(store)
+        self._over = batches.over
+
+    def begins(self, one: BackwardPass) -> None:  # noqa: ARG002  # any is gone through
+        """Have the rows be what the cell has written. Collective."""
+        self._layers.sync()
+
+    def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
+        """Leave the rows of the gradients of those of `wanted` that any rank comes to, until the end of the ``with`` block. Collective."""
+        own = {id(leaf) for leaf in reached}
+        of_ranks = all_gather_object([id(leaf) in own for leaf in wanted], self._over)
+        by_any = [any(of_leaf) for of_leaf in zip(*of_ranks, strict=True)]
+        shards = [self._layers.shard_of(leaf) for leaf, is_reached in zip(wanted, by_any, strict=True) if is_reached]
+        return self._summed([shard for shard in shards if isinstance(shard, LayerParameter)])
+
+    @contextmanager
+    def _summed(self, shards: Sequence[LayerParameter]) -> Iterator[Callable[[], None]]:
+        with quiet():
+            # Where the cell has set a gradient, the pass adds to that very tensor, whoever else has it.
+            collecting = {shard.number for shard in shards if shard.parameter.grad is None}
+
+        def complete() -> None:
+            for shard in shards:
+                if shard.number in collecting:
+                    self._sum(shard)
+                else:
+                    with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+                        assert shard.parameter.grad is not None
+                        average([shard.parameter.grad])
+
+        self._layers.collecting = frozenset(collecting)
+        try:
+            yield complete
+        finally:
+            self._layers.collecting = frozenset()
+            for shard in shards:
+                shard.collected()  # of a pass that has failed
+            self._layers.sweep()
+
+    def _sum(self, shard: LayerParameter) -> None:
+        """Have the rows of the sum of what the groups have."""
+        found, parameter, pieces = shard.collected(), shard.parameter, shard.columns.pieces
+        with quiet(), torch.no_grad():
+            full = parameter.grad
+            if full is not None:
+                computed_whole = torch.cat([full.narrow(0, *piece) for piece in pieces])
+                found = computed_whole if found is None else computed_whole + found
+                parameter.grad = None
+            if found is None:
+                found = torch.zeros((sum(size for _, size in pieces), *shard.shape[1:]), dtype=shard.dtype)
+            rows = self._layers.gradients.empty(shard.rows.shape, shard.dtype)
+            with Counted(COMMUNICATION):
+                parts = found.contiguous().split([size for _, size in pieces])
+                self._over.reduce_scatter(parts, rows, factor=1.0 / self._over.num_ranks)
+        shard.add_gradient(rows)
