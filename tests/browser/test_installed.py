@@ -57,7 +57,7 @@ def test_the_first_cell_of_the_readme_comes_home_and_a_longer_one_is_stopped(ope
 @pytest.mark.skipif("LAB_PYTHON" not in os.environ, reason="the front end is not installed but linked")
 def test_the_front_end_is_listed():
     listed = subprocess.run(
-        [os.environ["LAB_PYTHON"], "-m", "jupyter", "labextension", "list"], capture_output=True, text=True, check=True, timeout=100
+        [os.environ["LAB_PYTHON"], "-m", "jupyterlab.labextensions", "list"], capture_output=True, text=True, check=True, timeout=100
     )
     line = next(line for line in (listed.stdout + listed.stderr).splitlines() if "jupyter-dtrain" in line)
     assert re.search(r"v\S+ .*enabled.*OK.*\(python, jupyter_dtrain\)$", line)
