@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+from ..analysis.ast_nodes import keep_value
 from ..analysis.code_objects import keep_text
 from ..system.resources import AFTER_KERNEL, ON_DEVICE, advice_for, size_text
 from .comm.failures import RAISED_ON
@@ -131,7 +132,7 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops
     tree = ast.parse(source, filename)
     keep_text(filename, source)
     if loops is not None and not _awaits(tree, filename):
-        return loops.execute(tree, filename, namespace)
+        return _run_resumable(tree, filename, namespace, loops)
     last: ast.Expression | None = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
         last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
@@ -143,6 +144,15 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops
         return _run(compile(last, filename, "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace, loop)
     finally:
         loop.close()
+
+
+def _run_resumable(tree: ast.Module, filename: str, namespace: dict[str, Any], loops: Loops) -> Any:
+    if tree.body and isinstance(last := tree.body[-1], ast.Expr):
+        tree.body[-1] = keep_value(last)
+    code = loops.texts.compile_cell(tree, filename, namespace, is_resumed=loops.is_jumping)
+    with loops.running(namespace):
+        eval(code, namespace)
+    return loops.take_value()
 
 
 def _awaits(tree: ast.Module, filename: str) -> bool:

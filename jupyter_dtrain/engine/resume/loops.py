@@ -8,9 +8,7 @@ statements around that position only, down the calls that lead to it, and is liv
 
 from __future__ import annotations
 
-import ast
 import builtins
-import gc
 import os
 import sys
 import threading
@@ -18,10 +16,10 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from functools import partial
-from types import FrameType, FunctionType
+from types import FrameType
 from typing import Any
 
-from ...analysis.ast_nodes import LIVE, RUNTIME, keep_value
+from ...analysis.ast_nodes import LIVE, RUNTIME
 from ...analysis.resume_points import LoopPlace
 from ...system.patches import put
 from ..data.iteration_places import IteratorState, SourceState
@@ -47,6 +45,8 @@ class Loops:
     ----------
     at : int
         Where the frame that runs is to jump to; -1 while the run is live.
+    texts : Texts
+        The cell's and those of its functions.
     why_not : str
         Why `position` was ``None`` the last time that it was.
     """
@@ -60,7 +60,7 @@ class Loops:
         self.is_quiet = False
         self._say = say
         self._thread = threading.get_ident()
-        self._texts = Texts()
+        self.texts = Texts()
         self._running: Loop | WhileLoop | None = None  # whose boundary it is
         self._active: dict[tuple[int, int], weakref.ref[Loop] | WhileLoop] = {}  # by frame and number
         self._most_active = 500  # before it is looked which have ended
@@ -70,13 +70,9 @@ class Loops:
 
     # -- texts -------------------------------------------------------------------------------------------------------
 
-    def rewrite(self, tree: ast.Module, filename: str) -> ast.Module:
-        """Return the cell's tree rewritten."""
-        return self._texts.rewrite(tree, filename, is_cell=True).tree
-
     def adopt(self, objects: Iterable[object], sources: Mapping[str, str]) -> None:
         """Let functions and methods of classes run the rewritten code of their texts, from the cell's start to the end of `installed`."""
-        self._texts.adopt(objects, sources)
+        self.texts.adopt(objects, sources)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -87,7 +83,7 @@ class Loops:
         try:
             yield
         finally:
-            self._texts.release()
+            self.texts.release()
             self.is_quiet = True
             # Functions that the cell made and somebody keeps still ask for a run.
             put(builtins, RUNTIME, before if before is not None else FinishedLoop())
@@ -111,13 +107,13 @@ class Loops:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             return None
-        return loops_around(frame, running, self._texts, self._loop_of)
+        return loops_around(frame, running, self.texts, self._loop_of)
 
     def _places(self) -> list[FrameLocation]:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             raise NoPlace("no loop is about to begin an iteration")
-        return whereabouts(frame, running, self._texts, self._loop_of)
+        return whereabouts(frame, running, self.texts, self._loop_of)
 
     def _boundary_frame(self) -> tuple[FrameType | None, Loop | WhileLoop | None]:
         frame: FrameType | None = sys._getframe(1)
@@ -135,7 +131,7 @@ class Loops:
         """Say whether a loop's iterable is there already and need not be evaluated."""
         if self.at >= 0:
             return self._the_jump().saved(number)
-        place = self._texts.loops.get(number)
+        place = self.texts.loops.get(number)
         if place is not None:  # the code is of this run
             self.collecting.append([])
             sources = [] if place.is_name else [*read_names(sys._getframe(1), place.sources).values()]
@@ -148,7 +144,7 @@ class Loops:
         frame = sys._getframe(1)
         if self._jump is not None and self._jump.has_seen(number):
             return self._jump.loop(number, iterable, frame)
-        place = self._texts.loops.get(number)
+        place = self.texts.loops.get(number)
         if place is None:
             return iter(iterable)
         cursors = self.collecting[-1]
@@ -180,7 +176,7 @@ class Loops:
         if len(self._active) > self._most_active:
             self._forget_ended()
         count = 0 if self.at < 0 or self._jump is None else self._jump.count_of(number)
-        place = self._texts.loops.get(number)
+        place = self.texts.loops.get(number)
         if place is not None:
             self._active[id(sys._getframe(1)), number] = WhileLoop(place, count)
 
@@ -257,28 +253,27 @@ class Loops:
             Called when all is as it was, just before the run is live.
         """
         missing = [set(namespace_unsaved), *(set(names) for names in unsaved[1:])]
-        self._jump = Jump(self, self._texts, position, values, missing, self._say, on_resumed)
+        self._jump = Jump(self, self.texts, position, values, missing, self._say, on_resumed)
 
-    def execute(self, tree: ast.Module, filename: str, namespace: dict[str, Any]) -> Any:
-        """Run the cell, from where it is to go on, and return the value of its last line if that is an expression."""
+    @contextmanager
+    def running(self, namespace: dict[str, Any]) -> Iterator[None]:
+        """Let the cell's code run in the ``with`` block, from where it is to go on."""
         self.value = None
-        if tree.body and isinstance(last := tree.body[-1], ast.Expr):
-            tree.body[-1] = keep_value(last)
-        if self._jump is not None:  # the snapshot has functions with the code that they were made from
-            self._texts.adopt((obj for obj in gc.get_objects() if type(obj) is FunctionType and self._texts.knows(obj, filename)), {})
-        code = self._texts.compile_cell(tree, filename, namespace)
         if self._jump is not None:
             self._jump.start(namespace)
         try:
-            eval(code, namespace)
+            yield
         except Exception as error:
             if self._jump is not None:
                 self._jump.fail(f"{type(error).__name__}: {error}", error)
             raise
         if self._jump is not None:
             self._jump.fail("the cell came to its end before")
-        found, self.value = self.value, None
-        return found
+
+    def take_value(self) -> Any:
+        """Return the value of the cell's last line, which is not kept."""
+        value, self.value = self.value, None
+        return value
 
     def arrived(self) -> None:
         """Make all as it was: the run goes on here."""
@@ -296,7 +291,7 @@ class Loops:
 
     def enter_function(self, index: int) -> None:
         """Begin a function on the way to where the run is to go on."""
-        self._the_jump().enter_function(self._texts.units.get(index), sys._getframe(1))
+        self._the_jump().enter_function(self.texts.units.get(index), sys._getframe(1))
 
     def replays(self, number: int) -> bool:
         """Say whether a statement that lies before the place has to be run again, for a name that was not saved."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import pickle
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -125,11 +126,14 @@ class Texts:
         filename = function.__code__.co_filename
         return filename == cell or filename in self._sources
 
-    def compile_cell(self, tree: ast.Module, filename: str, namespace: Mapping[str, Any]) -> CodeType:
+    def compile_cell(self, tree: ast.Module, filename: str, namespace: Mapping[str, Any], *, is_resumed: bool = False) -> CodeType:
         """Return the code of the cell, rewritten, and let functions that it may call by their names run theirs.
 
-        Others could not be on the way to a place, and what is called by a library alone (a model's ``forward``) stays as it was.
+        Others could not be on the way to a place, and what is called by a library alone (a model's ``forward``) stays as it was. A cell
+        that `is_resumed` has the functions of its snapshot, with the code that they were made from.
         """
+        if is_resumed:
+            self.adopt((obj for obj in gc.get_objects() if type(obj) is FunctionType and self.knows(obj, filename)), {})
         self._cell = filename
         self._skip = self._inside_models(tree)
         functions = self._callable_from(mentioned(tree), namespace)
