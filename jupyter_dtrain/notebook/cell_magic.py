@@ -6,7 +6,7 @@ What imports torch is imported in the functions: engines start meanwhile, and an
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.interactiveshell import InteractiveShell
@@ -28,7 +28,9 @@ from .preview_magic import preview_text
 if TYPE_CHECKING:
     from ..analysis.names import CellNames
     from ..capture.bundle import Bundle
+    from ..elastic.job import CellJob
     from ..options import RunOptions
+    from ..transport.base import BlobStore
     from .lazy import LazySession
 
 
@@ -73,10 +75,14 @@ class CellMagic:
         output = CellOutput(self._session.run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
         for sentence in bundle.lines:
             output.say(sentence)
-        origin, result = origin_of_cell(shell), None
+        result = None
         try:
             with busy(shell):
-                result = self._session.get().submit(source, bundle, options, cell=cell, origin=origin, filename=filename, output=output)
+                result = self._session.get().submit(
+                    self._job_of(source, bundle, cell=cell, filename=filename, output=output, is_detached=options.detach),
+                    options,
+                    output=output,
+                )
             from .returning import bring_home
 
             value = bring_home(shell, result, bundle.tracked, bundle.left_out, filename, output)
@@ -95,6 +101,31 @@ class CellMagic:
             raise KeyboardInterrupt
         _check_split(options.split, names, shell.user_ns)
         return pack(names, shell.user_ns)
+
+    def _job_of(
+        self, source: str, bundle: Bundle, *, cell: str, filename: str, output: CellOutput, is_detached: bool
+    ) -> Callable[[BlobStore, RunOptions], CellJob]:
+        """Return what puts the cell's values into a store and makes its job of them."""
+        from ..elastic.job import CellJob
+        from ..engine.task import ProcessState
+        from ..transport.sending import Sending
+
+        origin, moment = origin_of_cell(self._shell), ProcessState.now(None if is_detached else source)
+
+        def job(blobs: BlobStore, options: RunOptions) -> CellJob:
+            return CellJob.of(
+                source,
+                bundle,
+                blobs,
+                options=options,
+                cell=cell,
+                origin=origin,
+                filename=filename,
+                moment=moment,
+                on_progress=Sending(output.progress),
+            )
+
+        return job
 
     def _try(self, options: RunOptions, cell: str, source: str, filename: str, tree: ast.Module, names: CellNames) -> Any:
         """Run a cell with each of several values side by side, and bring home what the best trial has made."""

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from ..capture.bundle import Bundle
 from ..checkpoint.metadata import Wanted
 from ..cluster.base import Cluster
 from ..cluster.launchers import find_launcher
@@ -24,16 +23,13 @@ from ..elastic.job import CellJob
 from ..elastic.main_thread_output import Output
 from ..elastic.run_result import RunResult
 from ..elastic.runner import Runner
-from ..engine.task import ProcessState
 from ..errors import UsageError
 from ..options import RunOptions
 from ..parallel_dims import ParallelDims
 from ..protocol import Command, Reply
-from ..runs.record import CellOrigin
 from ..runs.store import RunStore
 from ..serialization.pickler import Packed
 from ..transport.base import BlobStore
-from ..transport.sending import Sending
 from ..trials.grid import Trial
 from ..trials.pool import LanePool, lanes_for
 from ..trials.pruning import Pruning
@@ -115,27 +111,17 @@ class Session(SessionViews):
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
-    def submit(
-        self, source: str, bundle: Bundle, options: RunOptions, *, cell: str, origin: CellOrigin, filename: str, output: Output
-    ) -> RunResult:
-        """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`."""
+    def submit(self, job: Callable[[BlobStore, RunOptions], CellJob], options: RunOptions, *, output: Output) -> RunResult:
+        """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`.
+
+        `job` is called when the engines are there: puts the notebook's values where they see them, and returns the cell with these options.
+        """
         self._engines.check(options)
         if options.detach:
             options = replace(options, cluster=self._engines.as_before(options.cluster))
-        moment = ProcessState.now(None if options.detach else source)
 
         def work(blobs: BlobStore) -> CellJob:
-            return CellJob.of(
-                source,
-                bundle,
-                blobs,
-                options=options,
-                cell=cell,
-                origin=origin,
-                filename=filename,
-                moment=moment,
-                on_progress=Sending(output.progress),
-            )
+            return job(blobs, options)
 
         with self._one_run():
             if options.detach:
