@@ -43,14 +43,18 @@ MAX_LISTENERS = 16
 _log = logging.getLogger(__name__)
 
 
-class Source(Protocol):
-    """Where telemetry comes from and commands go."""
+class Views(Protocol):
+    """Where telemetry comes from."""
 
     def snapshot(self) -> Snapshot:
         """Return everything that earlier calls of :meth:`drain` have returned, and nothing that a later one will."""
 
     def drain(self) -> list[Message]:
         """Return what is new since the last call."""
+
+
+class Source(Views, Protocol):
+    """Where telemetry comes from and commands go."""
 
     def command(self, command: Command) -> Reply:
         """Carry out `command`, or set about it, and return quickly: this runs on a kernel subshell."""
@@ -74,13 +78,19 @@ class Telemetry:
     Parameters
     ----------
     source : Source
-        Asked for telemetry from one thread only, and given commands from others.
+        Given commands, from any thread, and the first `views`.
     interval : float
         Seconds between two batches.
+
+    Attributes
+    ----------
+    views : Views
+        Asked for telemetry, from one thread only.
     """
 
     def __init__(self, source: Source, *, interval: float = INTERVAL) -> None:
         self._source = source
+        self.views: Views = source
         self._interval = interval
         self._condition = threading.Condition()
         self._listeners: list[_Listener] = []
@@ -99,7 +109,7 @@ class Telemetry:
         return [(TELEMETRY_TARGET, self._open_telemetry), (COMMAND_TARGET, self._open_commands), (RECORD_TARGET, self._open_commands)]
 
     def notify(self) -> None:
-        """Say that :meth:`Source.drain` has something new. Any thread may call this, as often as it likes."""
+        """Say that :meth:`Views.drain` has something new. Any thread may call this, as often as it likes."""
         with self._condition:
             self._has_news = True
             self._condition.notify()
@@ -171,12 +181,12 @@ class Telemetry:
             self._has_news = False
         if not listeners:
             return True
-        new = [listener for listener in listeners if listener.is_new]
+        new, views = [listener for listener in listeners if listener.is_new], self.views
         try:
             # In this order: the snapshot has what was drained, so a new listener misses nothing and gets nothing twice.
-            self._send([listener for listener in listeners if not listener.is_new], self._source.drain())
+            self._send([listener for listener in listeners if not listener.is_new], views.drain())
             if new:
-                self._send(new, [self._source.snapshot()])
+                self._send(new, [views.snapshot()])
         except Exception:  # the next batch may do better; without this thread there is none
             _log.exception("telemetry could not be collected")
             return False

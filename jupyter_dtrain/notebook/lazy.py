@@ -57,6 +57,7 @@ class LazySession:
                 from .kernel import is_leaving
 
                 self._session = Session(self._archive.folder if self._archive is not None else None, self._engines)
+                self.telemetry.views = self._session
                 self._session.on_news = self.telemetry.notify
                 self._session.remote.is_leaving = is_leaving
             return self._session
@@ -95,20 +96,14 @@ class LazySession:
             self._shelf.close()
         self.telemetry.close()
 
-    # -- what the sidebar is told -----------------------------------------------------------------------------------
+    # -- what the sidebar is told before there is a session ----------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
         """Return everything that earlier calls of :meth:`drain` returned."""
-        if self._session is None:
-            return protocol.Snapshot(
-                version=protocol.PROTOCOL_VERSION, cluster=self._cluster, run=None, detached=unfollowed(DEFAULT_FOLDER)
-            )
-        return self._session.snapshot()
+        return protocol.Snapshot(version=protocol.PROTOCOL_VERSION, cluster=self._cluster, run=None, detached=unfollowed(DEFAULT_FOLDER))
 
     def drain(self) -> list[Message]:
         """Return what is new since the last call."""
-        if self._session is not None:
-            return self._session.drain()
         before, self._told = self._told or _stopped(), self._cluster
         return [] if self._told is before else [self._told]
 

@@ -77,7 +77,7 @@ class LineMagic:
         elif command.action == "plan":
             self._show_of_cell(command.cell, lambda tree: plan_text(tree, self._shell.user_ns, command.cluster))
         else:
-            snapshot = self._session.snapshot()
+            snapshot = self._session.telemetry.views.snapshot()
             show(describe(snapshot.cluster, snapshot.run))
             if detached := unfollowed(self._session.get().runs_folder if self._session.exists else DEFAULT_FOLDER):
                 show(detached_text(detached))

@@ -39,7 +39,7 @@ def test_fewer_engines_and_then_as_many_again(request, engines, killed, controll
     assert cell.ok, cell
     assert cell.stderr.count("A new engine is up: resuming from step ") == len(killed)
     assert difference(notebook.value(ROUNDED), expected) is None
-    assert len(notebook.engines()) == notebook.value(f"{SESSION}.snapshot().run.world_size") == number
+    assert len(notebook.engines()) == notebook.value(f"{SESSION}.telemetry.views.snapshot().run.world_size") == number
     assert [line.split()[:2] for line in cell.stdout.splitlines()] == [["epoch", f"{epoch}:"] for epoch in range(6)]
 
 

@@ -348,7 +348,7 @@ def test_the_kernel_killed_and_the_run_resumed_in_another(new_notebook, two):
     assert "digits: resuming from step " in second.run("%distribute resume").stderr
     second.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
     assert second.value(STATE) == two.expected
-    assert second.value(f"{SESSION}.snapshot().run.phase") == "finished"
+    assert second.value(f"{SESSION}.telemetry.views.snapshot().run.phase") == "finished"
 
 
 ELSEWHERE = """

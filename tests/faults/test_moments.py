@@ -211,7 +211,7 @@ def kill_and_resume(new_notebook, expected, draw: random.Random, *, writing: boo
         check_checkpoints(first, finished=True)
         second.run("import random, numpy as np, torch\ntorch.set_default_dtype(torch.float64)")
         assert second.value(STATE) == expected
-        assert second.value(f"{SESSION}.snapshot().run.phase") == "finished"
+        assert second.value(f"{SESSION}.telemetry.views.snapshot().run.phase") == "finished"
     else:
         assert second.fail("%distribute resume").error[0] == "CheckpointError"
     second.close()

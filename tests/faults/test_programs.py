@@ -133,5 +133,5 @@ def test_stop_interrupts_it(notebook, begun):
     assert cell.error[0] == "KeyboardInterrupt"
     assert re.search(r"Cell In\[\d+\], line \d+", cell.traceback)
     assert notebook.value("step") >= 10
-    assert notebook.value(f"{SESSION}.snapshot().run.phase") == "stopped"
+    assert notebook.value(f"{SESSION}.telemetry.views.snapshot().run.phase") == "stopped"
     assert_usable(notebook)

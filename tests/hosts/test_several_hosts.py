@@ -66,7 +66,7 @@ def steps_logged(host):
 
 
 def hosts_of(notebook):
-    return notebook.value(f"[engine.host for engine in {SESSION}.snapshot().cluster.engines]")
+    return notebook.value(f"[engine.host for engine in {SESSION}.telemetry.views.snapshot().cluster.engines]")
 
 
 @pytest.fixture(scope="module")

@@ -266,7 +266,7 @@ class Notebook:
     def engines(self) -> list[int]:
         """Return the process numbers of the running engines, in rank order; others that start in their place are waited for."""
         self.wait_for_rest()
-        found: list[int] = self.value(f"[engine.pid for engine in {SESSION}.snapshot().cluster.engines]")
+        found: list[int] = self.value(f"[engine.pid for engine in {SESSION}.telemetry.views.snapshot().cluster.engines]")
         return found
 
     def cluster_processes(self) -> list[psutil.Process]:
@@ -316,7 +316,7 @@ class Notebook:
 
 SESSION = "get_ipython().magics_manager.registry['DistributeMagics'].session"
 AT_REST = (
-    "(lambda magics: magics is None or magics.session.snapshot().cluster.phase in ('running', 'stopped'))"
+    "(lambda magics: magics is None or magics.session.telemetry.views.snapshot().cluster.phase in ('running', 'stopped'))"
     "(get_ipython().magics_manager.registry.get('DistributeMagics'))"
 )
 

@@ -41,7 +41,7 @@ for step in range(steps):
 """
 STATE = "(model.state_dict(), optimizer.state_dict(), weights, losses, torch.rand(2))"
 CHECKPOINTS = "dtrain-runs/*/checkpoints/step-*"
-RANKS = f"{SESSION}.snapshot().run.world_size"
+RANKS = f"{SESSION}.telemetry.views.snapshot().run.world_size"
 NOTE = "This cell shards nothing (it draws no batches from a DataLoader), so one engine runs it."
 ADVICE = " `--split-inputs` shards model inputs along dim 0."
 

@@ -1,4 +1,4 @@
-"""The engine's end of the line to the notebook kernel: what it publishes, and what it is told while it is busy.
+"""The engine's end of the line to the notebook kernel: what it shows, and what it is told while it is busy.
 
 Both ways are ipyparallel's own. Its control channel is served by a thread of its own, so a command arrives in the middle of a cell.
 """
@@ -21,33 +21,11 @@ from typing import Any, TextIO
 from ...protocol import Order, parse
 from ...system.patches import put
 from ..side_effects.shown_output import Shown
-from .emitter import Publish
 
 CONTROL_MESSAGE = "dtrain_order"
 AGAIN = timedelta(milliseconds=10)  # between looks at what an interrupt is put off for
 PUT_OFF = timedelta(seconds=1)
 STDERR = 2  # the file of the process
-
-
-def publisher() -> Publish:
-    """Return a function that publishes data as part of the task that is running now; any thread may call it."""
-    from ipykernel.zmqshell import ZMQInteractiveShell
-    from ipyparallel.serialize import serialize_object
-
-    channel = ZMQInteractiveShell.instance().data_pub
-    parent = channel.parent_header  # of this task: the channel's own changes with the next message
-
-    def publish(data: dict[str, Any]) -> None:
-        channel.session.send(
-            channel.pub_socket,
-            "data_message",
-            content={"keys": list(data)},
-            parent=parent,
-            buffers=serialize_object(data),
-            ident=channel.topic,
-        )
-
-    return publish
 
 
 def orders_to(handler: Callable[[Order], None]) -> None:

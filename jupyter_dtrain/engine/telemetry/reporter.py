@@ -14,8 +14,7 @@ from ..task import Task
 from ..timing import OUTSIDE, Counted, Timing
 from .best_metric import Best
 from .device_stats import DeviceSampler
-from .emitter import Emitter
-from .kernel_link import publisher
+from .emitter import Emitter, publisher
 from .notices import Notices, standing
 from .observer import Observer
 
