@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from jupyter_dtrain.engine.forward.cross_sample import _differs
+from jupyter_dtrain.engine.forward.parts_alone import differs
 from jupyter_dtrain.engine.forward.sample_flow import SampleFlow
 
 LAYER = nn.Linear(4, 4)
@@ -67,7 +67,7 @@ def mixes(call) -> str | None:
             torch.manual_seed(0)  # layers that are made in the call are the same
             with flow:
                 call(x[flow.samples])
-    return flows[0].mixes(flows[1], _differs)
+    return flows[0].mixes(flows[1], differs)
 
 
 @pytest.mark.parametrize("name", TOGETHER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -12,8 +13,55 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from ..module_tree import IdentityMap
-from .module_state import ModuleInfo
-from .watch import name_of_class
+from .watch import Watch, name_of_class
+from .ways import Ways
+
+
+@dataclass(slots=True)
+class ModuleInfo:
+    """What is known of a module that the cell calls.
+
+    Attributes
+    ----------
+    is_model : bool, optional
+        Whether it has parameters; ``None``: nobody has asked.
+    is_lazy : bool
+        It may have parameters without a shape yet (``nn.LazyLinear``).
+    is_open : bool
+    takes_batch_for_sequence : bool
+        It is a layer of PyTorch's that goes along the batch, or a model that came to something else on parts: it needs all of it.
+    num_hooks : int
+        That had been registered when it was looked through for hooks.
+    normalizes : bool
+        It may have changed its statistics since these were taken.
+    results : dict
+        The dims of the batch in what it returns.
+    asked : set
+        The calls, by what they were given, whose results have told what it returns.
+    drawn_with : list, optional
+        What it may draw with beside PyTorch's own generators; ``None``: nobody has asked.
+    watch : Watch, optional
+        Looks at what calls after the first change; ``None``: there was none yet.
+    accepted : set
+        What it changes without regard to its samples, as :meth:`Change.names` has it.
+    marked : dict of bool to list of int
+        Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
+    ways : Ways
+    """
+
+    is_model: bool | None = None
+    is_lazy: bool = True
+    is_open: bool = False
+    takes_batch_for_sequence: bool = False
+    num_hooks: int = -1
+    normalizes: bool = False
+    results: dict[Any, Any] = field(default_factory=dict)
+    asked: set[Any] = field(default_factory=set)
+    drawn_with: list[Any] | None = None
+    watch: Watch | None = None
+    accepted: set[tuple[int, Any]] = field(default_factory=set)
+    marked: dict[bool, list[int]] = field(default_factory=dict)
+    ways: Ways = field(default_factory=Ways)
 
 
 class KnownModels:

@@ -37,8 +37,7 @@ from ..tensor.view import GlobalView
 from .activation_checkpoint import CheckpointedBlocks
 from .cross_sample import FEWEST, SEQUENCE_LAYERS
 from .input_sharding import InputSharding, MarkedNow, mark
-from .known_models import KnownModels, stays_lazy
-from .module_state import ModuleInfo
+from .known_models import KnownModels, ModuleInfo, stays_lazy
 from .seams import Checks, ShardedParameters
 from .sharded_call import ShardedCall
 from .ways import Settings

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.utils import parametrize
 
 from ..code_inspection import model_uses
-from ..rng.generators import generators_in, set_state, state_of
 from ..rng.streams import ModelStream, OtherStreams, TorchState
 from ..tensor.placement_types import GlobalTensor
 from .reached import Reached, reached_from
-from .state import LARGE, CannotRestore, Change, State, is_value, same
-from .watch import Watch
-from .ways import Ways
+from .state import LARGE, CannotRestore, Change, State, same
 
 _MEMBERS = (
     "_parameters",
@@ -199,130 +193,3 @@ def statistics_of(module: nn.Module, *, per_rank: bool = False) -> tuple[str, ..
 
 _WRITING = frozenset(("data", "detach", "inference_mode", "no_grad", "numpy", "set_grad_enabled"))
 _ROOM = 1 << 28  # bytes of copies of parameters that nobody trains
-
-
-# A model as it was before a call that is not its first, and is made again where it turns out to be open, or to draw.
-#
-# Hardly any such call is made again, and a small model's takes a fraction of a millisecond, so this keeps what a call may have changed and
-# nothing else: random states, the statistics of normalization layers, and attributes of a module once one of them is set.
-
-_DRAWING = frozenset(("choice", "choices", "gauss", "random", "randrange", "shuffle", "uniform"))
-_NUMPY = frozenset(("np", "numpy"))
-
-
-class LightModuleState:
-    """A model before a call that is not its first.
-
-    Parameters
-    ----------
-    stream : ModelStream, optional
-    layers : iterable of module
-        Its normalization layers.
-    generators : iterable
-        What it draws with beside PyTorch's own generators.
-    """
-
-    def __init__(self, stream: ModelStream | None, layers: Iterable[_NormBase], generators: Iterable[Any]) -> None:
-        self._stream = stream
-        self._random = None if stream is None else stream.other
-        self._cell_random = TorchState.now()
-        self._other_random = [(generator, state_of(generator)) for generator in generators]
-        self._statistics = [
-            (buffer, buffer.clone())
-            for layer in layers
-            if layer.training
-            for buffer in (layer.running_mean, layer.running_var, layer.num_batches_tracked)
-            if buffer is not None
-        ]
-        self._attributes: dict[int, Attributes] = {}
-
-    def has_set(self, accepted: set[tuple[int, Any]]) -> bool:
-        """Return whether an attribute has another value now that is no tensor, and is not in `accepted`."""
-        return any(
-            (id(vars(attributes.module)), name) not in accepted
-            for attributes in self._attributes.values()
-            for name, now, before in attributes.others()
-            if not isinstance(now, torch.Tensor | nn.Module) and not is_value(now, before)
-        )
-
-    def setting(self, module: nn.Module) -> None:
-        """Note that an attribute of `module` is about to be set."""
-        if id(module) not in self._attributes and not isinstance(module, torch.jit.ScriptModule):
-            self._attributes[id(module)] = Attributes(module)
-
-    def restore(self) -> None:
-        """Undo what the call has done to the model and to random streams."""
-        for attributes in self._attributes.values():
-            attributes.restore()
-        with torch.no_grad():
-            for buffer, value in self._statistics:
-                buffer.data.copy_(value)  # without counting, as in `ModuleState`
-        self.rewind()
-
-    def rewind(self) -> None:
-        """Let random streams begin where they were."""
-        if self._stream is not None and self._random is not None:
-            self._stream.other = self._random
-        self._cell_random.set()
-        for generator, state in self._other_random:
-            set_state(generator, state)
-
-
-def drawn_with(model: nn.Module) -> list[Any]:
-    """Return what a model may draw with beside PyTorch's own generators: Python's and NumPy's where its code has a word of them."""
-    found = generators_in(model)
-    if model_uses(model, lambda _, names: not _DRAWING.isdisjoint(names)):
-        found.append(random._inst)
-        if model_uses(model, lambda _, names: not _NUMPY.isdisjoint(names)):
-            found.append(np.random.mtrand._rand)
-    return found
-
-
-# Lists, dicts and sets, and what holds attributes or variables: copied, compared and refilled in place.
-
-
-@dataclass(slots=True)
-class ModuleInfo:
-    """What is known of a module that the cell calls.
-
-    Attributes
-    ----------
-    is_model : bool, optional
-        Whether it has parameters; ``None``: nobody has asked.
-    is_lazy : bool
-        It may have parameters without a shape yet (``nn.LazyLinear``).
-    is_open : bool
-    takes_batch_for_sequence : bool
-        It is a layer of PyTorch's that goes along the batch, or a model that came to something else on parts: it needs all of it.
-    num_hooks : int
-        That had been registered when it was looked through for hooks.
-    normalizes : bool
-        It may have changed its statistics since these were taken.
-    results : dict
-        The dims of the batch in what it returns.
-    asked : set
-        The calls, by what they were given, whose results have told what it returns.
-    drawn_with : list, optional
-        What it may draw with beside PyTorch's own generators; ``None``: nobody has asked.
-    watch : Watch, optional
-        Looks at what calls after the first change; ``None``: there was none yet.
-    accepted : set
-        What it changes without regard to its samples, as :meth:`Change.names` has it.
-    marked : dict of bool to list of int
-        Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
-    ways : Ways
-    """
-
-    is_model: bool | None = None
-    is_lazy: bool = True
-    is_open: bool = False
-    takes_batch_for_sequence: bool = False
-    num_hooks: int = -1
-    normalizes: bool = False
-    results: dict[Any, Any] = field(default_factory=dict)
-    asked: set[Any] = field(default_factory=set)
-    drawn_with: list[Any] | None = None
-    watch: Watch | None = None
-    accepted: set[tuple[int, Any]] = field(default_factory=set)
-    marked: dict[bool, list[int]] = field(default_factory=dict)
-    ways: Ways = field(default_factory=Ways)

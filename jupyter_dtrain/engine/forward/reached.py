@@ -13,7 +13,7 @@ import logging
 import random
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
@@ -27,12 +27,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from ...analysis.code_objects import everything, names_in
 from ...serialization.item_restore import is_frame
-from ...serialization.python_reducers import SlotValues, attribute_holders
+from ...serialization.python_reducers import attribute_holders
 from ...serialization.shared_values import is_shared_value
 from ..module_tree import modules_in
 from ..tensor.materialize import attributes_worth_a_look
 from ..tensor.placement_types import GlobalTensor
 from ..user_frames import is_users, is_users_module
+from .holders import Holder, ModuleAttributes, Variables, globals_in, is_code, variables_around, variables_of_class
 
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -41,126 +42,7 @@ _NO_STATE = (*_GENERATORS, torch.optim.Optimizer, DataLoader, _BaseDataLoaderIte
 _SERVICES = frozenset(("_thread", "threading", "queue", "_queue", "socket", "_io", "asyncio.locks", "concurrent.futures.thread"))
 _CONTAINERS = (list, dict, set, deque)
 _BUFFERS = (bytearray, array.array, io.StringIO, io.BytesIO)
-MODULES_OWN = frozenset(vars(nn.Module()))
-"""What PyTorch keeps of each module."""
 _MOST_ITEMS, _MOST = 100_000, 20_000
-
-
-def is_torchs(module: nn.Module) -> bool:
-    """Return whether a module is a layer of PyTorch's own."""
-    return type(module).__module__.startswith("torch.")
-
-
-class ModuleAttributes(MutableMapping[str, Any]):
-    """The attributes of a module that PyTorch does not keep for itself."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.owner, self.is_torchs = module.__dict__, is_torchs(module)
-
-    def __getitem__(self, name: str) -> Any:
-        if name in MODULES_OWN:
-            raise KeyError(name)
-        return self.owner[name]
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self.owner[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self.owner[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self.owner if name not in MODULES_OWN])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-
-class Variables(MutableMapping[str, Any]):
-    """Some of the variables of a module, of a class or around a function, which code binds anew.
-
-    Parameters
-    ----------
-    owner : object
-        Whose they are.
-    names : iterable of str
-    get : callable
-        Returns the value of one of `names`, or raises ``KeyError``.
-    put, drop : callable
-        Bind one, and unbind it.
-    """
-
-    def __init__(
-        self,
-        owner: object,
-        names: Iterable[str],
-        *,
-        get: Callable[[str], Any],
-        put: Callable[[str, Any], None],
-        drop: Callable[[str], None],
-    ) -> None:
-        self.owner = owner
-        self.names = list(names)
-        self._get, self._put, self._drop = get, put, drop
-
-    def __getitem__(self, name: str) -> Any:
-        return self._get(name)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        self._put(name, value)
-
-    def __delitem__(self, name: str) -> None:
-        self._drop(name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter([name for name in self.names if self._has(name)])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def _has(self, name: str) -> bool:
-        try:
-            self._get(name)
-        except KeyError:
-            return False
-        return True
-
-
-def _globals(namespace: dict[str, Any], names: Iterable[str]) -> Variables:
-    return Variables(namespace, names, get=namespace.__getitem__, put=namespace.__setitem__, drop=namespace.__delitem__)
-
-
-def _of_class(kind: type) -> Variables:
-    """Return the class attributes of a class of the user's that are data."""
-    names = [name for name, value in vars(kind).items() if not name.startswith("__") and not _is_code(value)]
-    return Variables(
-        kind, names, get=lambda name: vars(kind)[name], put=partial(type.__setattr__, kind), drop=partial(type.__delattr__, kind)
-    )
-
-
-def _is_code(value: object) -> bool:
-    return isinstance(value, FunctionType | classmethod | staticmethod | property | type) or hasattr(type(value), "__set__")
-
-
-def _around(function: FunctionType, names: Iterable[str]) -> Variables:
-    """Return the variables around a function that it binds (``nonlocal``)."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-
-    def get(name: str) -> Any:
-        try:
-            return cells[name].cell_contents
-        except ValueError:
-            raise KeyError(name) from None
-
-    def put(name: str, value: Any) -> None:
-        cells[name].cell_contents = value
-
-    def drop(name: str) -> None:
-        del cells[name].cell_contents
-
-    return Variables(function.__closure__, [name for name in names if name in cells], get=get, put=put, drop=drop)
-
-
-Holder = list[Any] | dict[Any, Any] | set[Any] | deque[Any] | SlotValues | ModuleAttributes | Variables
 
 
 @dataclass
@@ -284,7 +166,7 @@ class _Walk:
         if not is_users_module(str(kind.__module__)):
             # Of a library's class a notebook may have made its own.
             return [base for base in kind.__mro__[1:] if is_users_module(str(base.__module__))]
-        self._hold(_of_class(kind))
+        self._hold(variables_of_class(kind))
         return [*vars(kind).values(), *kind.__bases__]
 
     def _of_function(self, function: FunctionType) -> Iterable[Any]:
@@ -293,9 +175,9 @@ class _Walk:
         namespace, names = function.__globals__, names_in(function.__code__)
         stored, bound = _stores(function.__code__)
         if stored:
-            self._hold(_globals(namespace, stored))
+            self._hold(globals_in(namespace, stored))
         if bound:
-            self._hold(_around(function, bound))
+            self._hold(variables_around(function, bound))
         if vars(function):
             self._hold(vars(function))
         found: list[Any] = [*vars(function).values(), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
@@ -310,7 +192,7 @@ class _Walk:
                 found.append(value)
             elif is_users_module(value.__name__):
                 used = [other for other in names if other in vars(value)]
-                self._hold(_globals(vars(value), [other for other in used if not _is_code(vars(value)[other])]))
+                self._hold(globals_in(vars(value), [other for other in used if not is_code(vars(value)[other])]))
                 found += [vars(value)[other] for other in used]
         return found
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from torch import nn
 
-from .module_state import ModuleInfo
+from .known_models import ModuleInfo
 from .sharded_call import ShardedCall
 
 

@@ -7,8 +7,8 @@ placed where a row per sample comes out; a model of which anything shows that it
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,30 +17,28 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
-from ...system.interpreter import unwarned
 from ..code_inspection import catches, model_uses
 from ..comm.failures import FailedElsewhere
 from ..rng.global_rng import ModelSampling
 from ..rng.global_sampling import GlobalSampling, RngChanged
-from ..rng.streams import ModelStream, OtherStreams
+from ..rng.streams import ModelStream
 from ..tensor.agreed import FailedOnShard, failures_of, note, on_all_parts
 from ..tensor.autograd_function import must_be_whole
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.caught import may_be_caught
-from ..tensor.compile import not_compiled
 from ..tensor.model_results import NeedsFullBatch, place_results
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
 from .arguments import CallArguments
-from .cross_sample import SamplesOfCall, at_the_end, scales_tables
+from .cross_sample import SamplesOfCall, scales_tables
 from .input_sharding import MarkedNow, marked
-from .module_state import LightModuleState, ModuleInfo, ModuleState, drawn_with, statistics_of
-from .state import CannotRestore, Change, fingerprint, hold_tensors
+from .known_models import ModuleInfo
+from .learning_calls import LearningCalls
+from .light_module_state import LightModuleState, drawn_with
+from .module_state import ModuleState, statistics_of
+from .state import CannotRestore, hold_tensors
 from .watch import KeepsState, Watch
-
-_ORDERS = frozenset(("choice", "choices", "permutation", "permuted", "sample", "shuffle"))
-"""What Python and NumPy draw orders with, for which they may take as many numbers for one sample more."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -214,7 +212,7 @@ class ShardedCall:
             view=self.view,
             stream=stream,
             sites=None if self.draws is None else self.draws.sites(self.module),
-            call=self._call_to_learn,
+            call=self._learning().call,
             dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
         )
 
@@ -275,9 +273,9 @@ class ShardedCall:
         of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
         self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
         if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
-            self.refused = self._draws_for_samples_elsewhere()
+            self.refused = self._learning().draw_for_samples_elsewhere()
         if not self.refused and any(notes for _, _, notes, *_ in of_ranks):
-            self.refused = self._notes_go_by_samples(changes)
+            self.refused = self._learning().note_by_samples(changes, self.called.accepted)
         if self.refused:
             raise NeedsFullBatch
         if drawing is not None and self.draws is not None:
@@ -292,59 +290,17 @@ class ShardedCall:
         self.called.ways.learn(self.module, self.given, self.settings)
         return result, drawing
 
-    def _draws_for_samples_elsewhere(self) -> bool:
-        """Return whether the model draws for its samples from Python's stream, NumPy's or its own. A collective."""
-        if model_uses(self.module, lambda _, names: not _ORDERS.isdisjoint(names)):
-            return True
-        then = OtherStreams.now(self.module)
-        ends: list[OtherStreams] = []
-        self._call_with_one_more(at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
-        differ = not (ends and ends[0].are(then))
-        return any(Exchange.objects(differ))
-
-    def _notes_go_by_samples(self, changes: Sequence[Change]) -> bool:
-        """Return whether what the model notes goes by its samples: how many it has seen, their mean. A collective.
-
-        `changes` are what its first call has changed. What one rank's samples, one more of them, all of the batch and the samples of any
-        other rank leave alike goes by none: a count of calls.
-        """
-        ends: list[str] = []
-        for convert in (
-            self.view.arguments.shard_argument(self.placement),
-            self.view.arguments.add_sample(self.placement),
-            self.view.full_tensor,
-        ):
-            with suppress(Exception):
-                self._call_to_learn(convert, at_the_end(lambda: ends.append(fingerprint(changes))), as_it_is=True)
-        differ = bool(changes) and (len(ends) < 3 or len(set(ends)) > 1)
-        of_ranks = Exchange.objects((differ, ends[:1]))
-        if any(differ for differ, _ in of_ranks) or any(of_rank != of_ranks[0] for of_rank in of_ranks):
-            return True
-        self.called.accepted.update(name for change in changes for name in change.names())
-        return False
-
-    def _call_to_learn(
-        self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None, *, as_it_is: bool = False
-    ) -> Any:
-        """Run the model on what `convert` makes of what it is given, and let nothing of that be left.
-
-        Gradients are off, unless its code has a word of gradients, or it is to be called `as_it_is`.
-        """
-        again = self._as_it_is()
-        again.drop_hooks()
-        self._before.rewind()
-        try:
-            values = pytree.tree_map(convert, self.given)
-            on = torch.is_grad_enabled() and (as_it_is or model_uses(self.module, lambda _, names: any("grad" in name for name in names)))
-            with self._handed.as_before(convert), torch.set_grad_enabled(on), unwarned(), not_compiled():
-                with mode or nullcontext():
-                    result = self.own_call(values)
-                return self._handed.with_kept(result)
-        finally:
-            again.restore()
+    def _learning(self) -> LearningCalls:
+        return LearningCalls(
+            module=self.module,
+            given=self.given,
+            placement=self.placement,
+            view=self.view,
+            own_call=self.own_call,
+            handed=self._handed,
+            before=self._before,
+            state_now=self._as_it_is,
+        )
 
     def _call_with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
-        """Run the model on one sample more than the rank's; ``None``: it takes no other number of samples than it was made for."""
-        with suppress(Exception):
-            return self._call_to_learn(self.view.arguments.add_sample(self.placement), mode)
-        return None
+        return self._learning().with_one_more(mode)

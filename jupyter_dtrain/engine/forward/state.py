@@ -21,7 +21,8 @@ from ...serialization.item_restore import is_frame, items_of
 from ...serialization.python_reducers import SlotValues, attribute_holders
 from ..tensor.placement_types import GlobalTensor
 from .containers import MAPPINGS, copy_of, is_same, refill
-from .reached import Holder, ModuleAttributes, Reached, Variables
+from .holders import Holder, ModuleAttributes, Variables
+from .reached import Reached
 
 LARGE = 1 << 26
 """Bytes of a tensor or array of which no copy is made for a call: it is only seen whether there has been written to it."""

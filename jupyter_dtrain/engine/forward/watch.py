@@ -25,7 +25,8 @@ from ..code_inspection import model_uses
 from ..module_tree import modules_in, num_registered
 from ..tensor.placement_types import GlobalTensor
 from .containers import MAPPINGS
-from .reached import MODULES_OWN, ModuleAttributes, Reached, is_torchs, reached_from
+from .holders import MODULES_OWN, ModuleAttributes, is_torchs
+from .reached import Reached, reached_from
 from .state import LARGE, PLAIN, is_value, owner_of, same
 
 _SMALL = 1 << 16  # bytes of an array that are looked at in each call

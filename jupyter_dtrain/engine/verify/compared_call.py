@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ..forward.arguments import CallArguments
-from ..forward.module_state import ModuleInfo
+from ..forward.known_models import ModuleInfo
 from ..tensor.placement_types import GlobalTensor, to_local
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...options import Verify
-from ..forward.module_state import ModuleInfo
+from ..forward.known_models import ModuleInfo
 from ..module_tree import IdentityMap, layers_taking_statistics
 from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.recompute import BackwardPasses

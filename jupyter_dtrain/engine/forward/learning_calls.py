@@ -1,0 +1,109 @@
+"""Calls of a model that are made only to learn from, and leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from ...system.interpreter import unwarned
+from ..code_inspection import model_uses
+from ..rng.streams import OtherStreams
+from ..tensor.compile import not_compiled
+from ..tensor.placement_types import Shard
+from ..tensor.redistribute import Exchange
+from ..tensor.view import GlobalView
+from .arguments import CallArguments
+from .cross_sample import at_the_end
+from .light_module_state import LightModuleState
+from .module_state import ModuleState
+from .state import Change, fingerprint
+
+_ORDERS = frozenset(("choice", "choices", "permutation", "permuted", "sample", "shuffle"))
+"""What Python and NumPy draw orders with, for which they may take as many numbers for one sample more."""
+
+
+@dataclass(kw_only=True, eq=False)
+class LearningCalls:
+    """Calls beside one that is made on the rank's part of the batch.
+
+    Attributes
+    ----------
+    module, given, placement, own_call, view
+        As of `ShardedCall`.
+    handed : CallArguments
+        What the model is given in that call.
+    before : ModuleState or LightModuleState
+        The model before it.
+    state_now : callable
+        Returns the model as it is now.
+    """
+
+    module: nn.Module
+    given: Any
+    placement: Shard
+    view: GlobalView
+    own_call: Callable[[Any], Any]
+    handed: CallArguments
+    before: ModuleState | LightModuleState
+    state_now: Callable[[], ModuleState]
+
+    def call(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None, *, as_it_is: bool = False) -> Any:
+        """Run the model on what `convert` makes of what it is given, and let nothing of that be left.
+
+        Gradients are off, unless its code has a word of gradients, or it is to be called `as_it_is`.
+        """
+        again = self.state_now()
+        again.drop_hooks()
+        self.before.rewind()
+        try:
+            values = pytree.tree_map(convert, self.given)
+            on = torch.is_grad_enabled() and (as_it_is or model_uses(self.module, lambda _, names: any("grad" in name for name in names)))
+            with self.handed.as_before(convert), torch.set_grad_enabled(on), unwarned(), not_compiled():
+                with mode or nullcontext():
+                    result = self.own_call(values)
+                return self.handed.with_kept(result)
+        finally:
+            again.restore()
+
+    def with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
+        """Run the model on one sample more than the rank's; ``None``: it takes no other number of samples than it was made for."""
+        with suppress(Exception):
+            return self.call(self.view.arguments.add_sample(self.placement), mode)
+        return None
+
+    def draw_for_samples_elsewhere(self) -> bool:
+        """Return whether the model draws for its samples from Python's stream, NumPy's or its own. A collective."""
+        if model_uses(self.module, lambda _, names: not _ORDERS.isdisjoint(names)):
+            return True
+        then = OtherStreams.now(self.module)
+        ends: list[OtherStreams] = []
+        self.with_one_more(at_the_end(lambda: ends.append(OtherStreams.now(self.module))))
+        differ = not (ends and ends[0].are(then))
+        return any(Exchange.objects(differ))
+
+    def note_by_samples(self, changes: Sequence[Change], accepted: set[tuple[int, Any]]) -> bool:
+        """Return whether what the model notes goes by its samples: how many it has seen, their mean. A collective.
+
+        `changes` are what its first call has changed. What one rank's samples, one more of them, all of the batch and the samples of any
+        other rank leave alike goes by none: a count of calls. The names of these go into `accepted`.
+        """
+        ends: list[str] = []
+        for convert in (
+            self.view.arguments.shard_argument(self.placement),
+            self.view.arguments.add_sample(self.placement),
+            self.view.full_tensor,
+        ):
+            with suppress(Exception):
+                self.call(convert, at_the_end(lambda: ends.append(fingerprint(changes))), as_it_is=True)
+        differ = bool(changes) and (len(ends) < 3 or len(set(ends)) > 1)
+        of_ranks = Exchange.objects((differ, ends[:1]))
+        if any(differ for differ, _ in of_ranks) or any(of_rank != of_ranks[0] for of_rank in of_ranks):
+            return True
+        accepted.update(name for change in changes for name in change.names())
+        return False
