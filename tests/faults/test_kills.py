@@ -287,6 +287,21 @@ def test_the_guard(two):
 
 
 @pytest.mark.long
+def test_the_guard_twice(two):
+    two.notebook.run("%distribute stop")
+    cell, killed = two.start(), list[int]()
+    two.wait_for_snapshot(cell)
+    for _ in range(2):
+        guard = psutil.Process(killed[-1] if killed else two.processes["guard"])
+        # The oldest of those that look alike: engines are forked from it.
+        killed.append(min(find_processes(guard.children(), "jupyter_dtrain.cluster.forkserver"), key=psutil.Process.create_time).pid)
+        guard.kill()
+        wait_for_new_engines(two, cell)
+    assert two.finish(cell).count(GUARD) == 2
+    assert two.notebook.value(f"{SESSION}.get().cluster.pids()")["guard"] == killed[-1]
+
+
+@pytest.mark.long
 def test_the_guard_and_the_template(two):
     two.notebook.run("%distribute stop")
     cell = two.start()
