@@ -54,7 +54,7 @@ def test_a_loop_and_a_checkpoint_of_it_on_other_meshes(notebook):
 def test_a_loop_with_columns_of_layers_and_a_checkpoint_of_it_on_other_meshes(notebook):
     meshes = ("", "--strategy auto -n 3", "--mesh tp=2", "--mesh dp_shard=4", "--mesh dp=2,pp=2", "--mesh dp=2,tp=2")
     check_a_loop_and_a_checkpoint_of_it(notebook, COLUMNS, *meshes, name="columns")
-    check_a_loop_and_a_checkpoint_of_it(notebook, STAGES, COLUMNS, name="to columns")
+    check_a_loop_and_a_checkpoint_of_it(notebook, STAGES, COLUMNS, name="to_columns")
 
 
 LONG = pytest.mark.long
