@@ -101,9 +101,11 @@ class RewrittenBody:
                 node.body = self._block(node.body, within)
                 node.orelse = self._block(node.orelse, (within[1] + 1, last))
             case ast.With():
-                manager = node.items[0].context_expr
-                pause = ast.BoolOp(ast.And(), [at_compare(ast.GtE, 0), ask("pause", first)])
-                node.items[0].context_expr = placed_at(manager, ast.BoolOp(ast.Or(), [pause, manager]), whole=True)
+                for index, item in enumerate(node.items):
+                    on_the_way = ast.Compare(runtime("paused"), [ast.Eq()], [ast.Constant(first)]) if index else at_compare(ast.GtE, 0)
+                    again = ast.BoolOp(ast.And(), [on_the_way, ask("again", first, index)])
+                    manager = ask("manager", first, index, ast.BoolOp(ast.Or(), [again, item.context_expr]))
+                    item.context_expr = placed_at(item.context_expr, manager, whole=True)
                 unpause = ast.If(ast.Compare(runtime("paused"), [ast.Eq()], [ast.Constant(first)]), [ast.Expr(ask("unpause"))], [])
                 node.body = [placed_at(node.body[0], unpause), *self._block(node.body, (self.numbers.end_of_header(node) + 1, last))]
             case ast.Try():

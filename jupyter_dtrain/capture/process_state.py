@@ -47,8 +47,8 @@ class ProcessSettings:
     withheld: tuple[str, ...] = ()
 
     @classmethod
-    def now(cls) -> ProcessSettings:
-        """Return those of this process."""
+    def now(cls, *, of_libraries: bool = True) -> ProcessSettings:
+        """Return those of this process, `of_libraries` that need not be there too."""
         return cls(
             folder=os.getcwd(),  # noqa: PTH109 - a text, to be compared
             module_folders=list(sys.path),
@@ -56,7 +56,7 @@ class ProcessSettings:
             gradients=torch.is_grad_enabled(),
             deterministic=torch.are_deterministic_algorithms_enabled(),
             only_warn=torch.is_deterministic_algorithms_warn_only_enabled(),
-            settings=settings_now(),
+            settings=settings_now(of_libraries=of_libraries),
         )
 
     def changed_from(self, before: ProcessSettings) -> ProcessSettings:

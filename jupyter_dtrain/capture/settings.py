@@ -32,11 +32,11 @@ _OF_ITS_JOBS = ("KUBERNETES_", "LSB_", "OMPI_", "PBS_", "PMI", "SGE_", "SLURM_",
 """Variables, and beginnings of some, that an engine on another host than the notebook's has values of its own for as well."""
 
 
-def settings_now() -> dict[str, Any]:
-    """Return the settings of this process by name; what cannot be sent is left out."""
+def settings_now(*, of_libraries: bool = True) -> dict[str, Any]:
+    """Return the settings of this process by name, `of_libraries` that need not be there too; what cannot be sent is left out."""
     look()
     found: dict[str, Any] = {}
-    for name, setting in {**_SETTINGS, **settings_of_libraries()}.items():
+    for name, setting in {**_SETTINGS, **(settings_of_libraries() if of_libraries else {})}.items():
         with suppress(Exception):  # a library of another version than these functions know
             value = setting.get()
             pickle.dumps(value)

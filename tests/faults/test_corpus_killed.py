@@ -62,7 +62,6 @@ def assert_same_where_one_dies(notebook: Notebook, cell: CorpusCell, rank: int, 
 
 NOT_YET = {
     "kept_gradients": "an array that shares memory with a tensor has its own in another process",
-    "library_settings": "a `with` of the user's that is entered again puts back what it finds then",
     "wgan_gp": "a graph from before an inner loop, whose backward pass comes behind it, is lost with its engine",
 }
 

@@ -13,9 +13,9 @@ import logging
 import random
 import weakref
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from types import BuiltinMethodType, CellType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any
 
@@ -74,21 +74,31 @@ class Reached:
 
 def reached_from(model: nn.Module) -> Reached:
     """Return what a call of `model` can change beside its parameters and buffers."""
-    return _Walk(model).found
+    own = modules_in(model)
+    registered = {id(t) for part in own for t in (*part.__dict__["_parameters"].values(), *part.__dict__["_buffers"].values())}
+    return Walk(own, registered).found
 
 
-class _Walk:
-    def __init__(self, model: nn.Module) -> None:
+class Walk:
+    """A walk over what some objects lead to.
+
+    Parameters
+    ----------
+    roots : iterable of object
+    registered : set of int
+        Ids of tensors that are none of what is found.
+    """
+
+    def __init__(self, roots: Iterable[Any], registered: Set[int] = frozenset()) -> None:
         self.found = Reached()
-        self._seen: dict[int, object] = {}  # kept: another object must not get the id of one that was made for the walk
-        own = modules_in(model)
-        self._registered = {id(t) for part in own for t in (*part.__dict__["_parameters"].values(), *part.__dict__["_buffers"].values())}
-        level: list[Any] = list(own)
-        while level and len(self._seen) < _MOST:
+        self.seen: dict[int, Any] = {}  # kept: another object must not get the id of one that was made for the walk
+        self._registered = registered
+        level = list(roots)
+        while level and len(self.seen) < _MOST:
             following: list[Any] = []
             for value in level:
-                if not isinstance(value, _PLAIN) and id(value) not in self._seen:
-                    self._seen[id(value)] = value
+                if not isinstance(value, _PLAIN) and id(value) not in self.seen:
+                    self.seen[id(value)] = value
                     following += self._look(value)
             level = following
 
@@ -202,7 +212,8 @@ def is_iterator(value: object) -> bool:
     return hasattr(type(value), "__next__") and not attribute_holders(value)
 
 
-def _stores(code: CodeType) -> tuple[set[str], set[str]]:
+@lru_cache(1024)
+def _stores(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
     """Return the globals, and the variables from around it, that `code` binds."""
     stored: set[str] = set()
     bound: set[str] = set()
@@ -212,4 +223,4 @@ def _stores(code: CodeType) -> tuple[set[str], set[str]]:
                 stored.add(instruction.argval)
             elif instruction.opname in ("STORE_DEREF", "DELETE_DEREF") and instruction.argval in code.co_freevars:
                 bound.add(instruction.argval)
-    return stored, bound
+    return frozenset(stored), frozenset(bound)

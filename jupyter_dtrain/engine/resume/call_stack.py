@@ -17,6 +17,7 @@ from typing import Any
 from ...analysis.resume_points import CallPlace, Unit
 from .jump import DEFINED_AGAIN, PROGRESS
 from .loop_iterators import Loop, WhileLoop, has_begun, is_progress_bar
+from .managers import Managed
 from .position import FramePosition, LoopPosition, made_inside, read_variables
 from .rewritten_code import Texts
 
@@ -36,12 +37,13 @@ class NoPlace(Exception):
 
 @dataclass
 class FrameLocation:
-    """One frame: its function's places, the call that it is in (``None`` in the innermost), and the loops around that."""
+    """One frame: its function's places, the call that it is in (``None`` in the innermost), and the loops and managers around that."""
 
     frame: FrameType
     unit: Unit
     call: CallPlace | None
     loops: list[Loop | WhileLoop]
+    managers: list[tuple[int, int, Managed]]
 
     @property
     def number(self) -> int:
@@ -66,6 +68,8 @@ class FrameLocation:
             values |= {name: value for name, value in variables.items() if name not in values[DEFINED_AGAIN]}
         for loop in self.loops:
             values |= loop.state_dict(self.unit.first_number)
+        for number, index, manager in self.managers:
+            values |= manager.state_dict(index, number - self.unit.first_number)
         return values
 
     def check(self, running: Loop | WhileLoop) -> None:
@@ -74,6 +78,9 @@ class FrameLocation:
             why_not = loop.why_not(is_running=loop is running)
             if why_not:
                 raise NoPlace(f"line {loop.place.line}: {why_not}")
+        for *_, manager in self.managers:
+            if manager.why_not:
+                raise NoPlace(f"line {self.frame.f_lineno}: {manager.why_not}")
         items = {id(loop.items) for loop in self.loops if isinstance(loop, Loop)}
         frame = self.frame
         for name, value in (frame.f_locals if self.unit.is_cell else read_variables(frame)).items():
@@ -88,6 +95,7 @@ def whereabouts(
     running: Loop | WhileLoop,
     texts: Texts,
     loop_of: Callable[[FrameType, int], Loop | WhileLoop | None],
+    managers_of: Callable[[FrameType], list[tuple[int, int, Managed]]],
 ) -> list[FrameLocation]:
     """Return where the run stands, from the cell inwards.
 
@@ -97,6 +105,8 @@ def whereabouts(
         That of the `running` loop.
     loop_of : callable
         Returns the loop of a number that runs in a frame.
+    managers_of : callable
+        Returns the context managers that a frame has entered, by the number of the statement and the place in its header.
     """
     found: list[FrameLocation] = []
     while frame is not None:
@@ -104,7 +114,7 @@ def whereabouts(
         if unit is not None:
             call = _call_of(frame, unit) if found else None
             loops = [_known(loop_of(frame, number), frame) for number in (running.place.loops if call is None else call.loops)]
-            found.append(FrameLocation(frame, unit, call, loops))
+            found.append(FrameLocation(frame, unit, call, loops, managers_of(frame)))
             found[-1].check(running)
             if unit.is_cell:
                 return found[::-1]

@@ -12,6 +12,7 @@ from ...analysis.resume_points import Unit
 from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning
 from .loop_iterators import EnteredLoop, Loop, ResumedLoop, Run, is_progress_bar, key
+from .managers import Again, Recipe, again
 from .position import Position, read_variables, write_variables
 from .rewritten_code import Texts
 
@@ -61,6 +62,7 @@ class Jump:
         self._evaluated: list[int] = []  # loops whose iterable is being evaluated, or need not be
         self._namespace: dict[str, Any] = {}
         self._saved_names: dict[str, Any] = {}
+        self._again: Again | None = None
         self._present: Beginning | None = None  # of what is walked over again
         self.again: deque[IteratorState] = deque()  # of the iterable that is made again
         self.moments: list[SourceState] = []  # to be the present ones
@@ -149,6 +151,24 @@ class Jump:
             return False
         self.pause()
         return True
+
+    # -- context managers --------------------------------------------------------------------------------------------
+
+    def enter_again(self, number: int, index: int) -> Recipe | None:
+        """Let all be as a context manager found it at first, and return how to make it."""
+        relative = number - self._units[self._depth].first_number
+        if key(f"found {index}", relative) in self._missing[self._depth]:
+            self.fail("what a `with` statement found when it was entered could not be saved")
+        entered = again(self._values[self._depth], index, relative, self._namespace)
+        self._again, recipe = entered or (None, None)
+        if self._again is not None:
+            self._again.found.set(self._namespace)
+        return recipe
+
+    def entered_again(self) -> Again | None:
+        """Return the context manager that is on the way now."""
+        again, self._again = self._again, None
+        return again
 
     # -- loops -------------------------------------------------------------------------------------------------------
 

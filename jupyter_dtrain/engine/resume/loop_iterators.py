@@ -240,6 +240,10 @@ class FinishedLoop:
         """Return an iterator that tells nobody."""
         return iter(iterable)
 
+    def manager(self, number: int, index: int, manager: Any) -> Any:  # noqa: ARG002
+        """Return a context manager as it is."""
+        return manager
+
     def start(self, number: int) -> None:
         """Begin a ``while`` loop."""
 

@@ -27,6 +27,7 @@ from .beginnings import Beginning, begins_its_own_way
 from .call_stack import FrameLocation, NoPlace, call_without, loops_around, whereabouts
 from .jump import Jump
 from .loop_iterators import FinishedLoop, Loop, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
+from .managers import Managed, Recipe, is_neutral
 from .position import Position, read_names
 from .rewritten_code import Texts
 
@@ -56,6 +57,7 @@ class Loops:
         self.paused = LIVE
         self.why_not = ""
         self.value: Any = None  # of the cell's last line
+        self.namespace: dict[str, Any] = {}
         self.on_boundary: Callable[[], None] = on_boundary
         self.is_quiet = False
         self._say = say
@@ -65,6 +67,7 @@ class Loops:
         self._active: dict[tuple[int, int], weakref.ref[Loop] | WhileLoop] = {}  # by frame and number
         self._most_active = 500  # before it is looked which have ended
         self.collecting: list[list[IteratorState]] = []  # the cursors of the loops whose items are being fetched
+        self._managers: dict[tuple[int, int, int], Managed] = {}  # by frame, number and index in the header
         self._drawn: dict[int, Beginning] = {}  # before the iterables of loops were evaluated
         self._jump: Jump | None = None
 
@@ -113,7 +116,7 @@ class Loops:
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             raise NoPlace("no loop is about to begin an iteration")
-        return whereabouts(frame, running, self.texts, self._loop_of)
+        return whereabouts(frame, running, self.texts, self._loop_of, self._managers_of)
 
     def _boundary_frame(self) -> tuple[FrameType | None, Loop | WhileLoop | None]:
         frame: FrameType | None = sys._getframe(1)
@@ -124,6 +127,9 @@ class Loops:
     def _loop_of(self, frame: FrameType, number: int) -> Loop | WhileLoop | None:
         entry = self._active.get((id(frame), number))
         return entry() if isinstance(entry, weakref.ref) else entry
+
+    def _managers_of(self, frame: FrameType) -> list[tuple[int, int, Managed]]:
+        return [(number, index, manager) for (owner, number, index), manager in self._managers.items() if owner == id(frame)]
 
     # -- what rewritten code calls while it is live ------------------------------------------------------------------
 
@@ -170,6 +176,17 @@ class Loops:
             self._forget_ended()
         self._active[id(frame), loop.place.number] = weakref.ref(loop)
         return loop
+
+    def manager(self, number: int, index: int, made: Any) -> Any:
+        """Return the context manager to enter: that of a ``with`` statement, or what takes note of it."""
+        again = self._jump.entered_again() if self._jump is not None and self.paused == number else None
+        manager = made.manager() if isinstance(made, Recipe) else made
+        known = hasattr(type(manager), "__enter__") and hasattr(type(manager), "__exit__")
+        if is_neutral(manager) or not known or self.is_quiet or threading.get_ident() != self._thread or not self.namespace:
+            return manager
+        frame = sys._getframe(1)
+        key = id(frame), number, index
+        return Managed(manager, self.namespace, again, partial(self._managers.__setitem__, key), partial(self._managers.pop, key, None))
 
     def start(self, number: int) -> None:
         """Begin a ``while`` loop."""
@@ -259,6 +276,7 @@ class Loops:
     def running(self, namespace: dict[str, Any]) -> Iterator[None]:
         """Let the cell's code run in the ``with`` block, from where it is to go on."""
         self.value = None
+        self.namespace = namespace
         if self._jump is not None:
             self._jump.start(namespace)
         try:
@@ -301,11 +319,13 @@ class Loops:
         """Go on with the jump after a statement that was run again."""
         self._the_jump().unpause()
 
-    def pause(self, number: int) -> bool:
-        """Evaluate the context managers of a ``with`` around the place."""
-        self._the_jump().pause()
-        self.paused = number
-        return False
+    def again(self, number: int, index: int) -> Recipe | None:
+        """Return how to make a context manager on the way to the place; ``None``: its expression is evaluated, as that was."""
+        jump = self._the_jump()
+        if index == 0:
+            jump.pause()
+            self.paused = number
+        return jump.enter_again(number, index)
 
     def unpause(self) -> None:
         """Go on with the jump in the body of a ``with``."""

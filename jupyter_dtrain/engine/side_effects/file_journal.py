@@ -179,6 +179,15 @@ class FileLog:
         self._again[path] = file
         return file
 
+    def arrived(self) -> None:
+        """Take back what was written to these on the way to where the run goes on, which they have already."""
+        for path, file in self._again.items():
+            if path in self._open and not file.closed:
+                with suppress(OSError, ValueError):
+                    file.flush()
+                    os.truncate(path, min(self._open[path], file_size(path) or 0))
+                    file.seek(0, os.SEEK_END)
+
     def _opened_again(self, original: Callable[..., Any], file: Any, path: str, mode: str, args: Any, kwargs: Any) -> Any:
         """Open a file, or let it be open where it was when the snapshot was taken that the run goes on from."""
         again = self._again.get(path) if self._jumps() and "+" not in mode else None

@@ -34,6 +34,11 @@ class Shown:
         What was shown at the place where the cell goes on.
     seen : Count
         What the notebook has.
+
+    Attributes
+    ----------
+    is_muted : bool
+        Whether the cell is on the way to where it goes on: what it shows there was shown.
     """
 
     def __init__(self, before: Count = Count(), seen: Count = Count()) -> None:
@@ -41,6 +46,7 @@ class Shown:
         self._seen = seen
         self.held: list[Held] = []
         self.holds = False
+        self.is_muted = False
 
     def buffer(self) -> None:
         """Keep what is shown from here on in `held`, uncounted: if another engine was lost, all of it is computed again."""
@@ -55,6 +61,8 @@ class Shown:
         publish = publisher.publish
 
         def counted(*args: Any, **kwargs: Any) -> None:
+            if self.is_muted:
+                return
             if self.holds:
                 self.held.append(("display", _content(*args, **kwargs)))
                 return
@@ -74,6 +82,8 @@ class Shown:
 
     def text(self, text: str) -> str:
         """Count `text` and return the part of it that is new."""
+        if self.is_muted:
+            return ""
         if self.holds:
             self.held.append(("stdout", text))
             return ""

@@ -234,12 +234,15 @@ class RankState:
             values,
             namespace_unsaved=snapshot.names,
             unsaved=snapshot.extra[:-2],
-            on_resumed=lambda: _on_resumed(snapshot, again),
+            on_resumed=lambda: self._on_resumed(snapshot, again),
         )
+        self._shown.is_muted = True
         return objects
 
-
-def _on_resumed(snapshot: Snapshot, again: Callable[[], None]) -> None:
-    again()
-    snapshot.random_state.set()
-    torch.set_grad_enabled(snapshot.surroundings.gradients)
+    def _on_resumed(self, snapshot: Snapshot, again: Callable[[], None]) -> None:
+        self._shown.is_muted = False
+        if self._file_log is not None:
+            self._file_log.arrived()
+        again()
+        snapshot.random_state.set()
+        torch.set_grad_enabled(snapshot.surroundings.gradients)

@@ -1,0 +1,273 @@
+"""Context managers around the place of a run: what they find when they are entered, to find it again when the run goes on elsewhere.
+
+A run that goes on inside a ``with`` block enters the manager again. ``with override(gain=2.0)`` keeps what it finds, and puts it back in
+the end: after a loss it is not to find what it has set itself, nor what the block has made of it since. So what a manager can see is noted
+when it is entered. A snapshot has the part of it that is something else by then, and for the moment in which the manager is entered again
+all is as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from types import FrameType, TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.autograd import profiler
+
+from ...capture.process_state import ProcessSettings
+from ...capture.random_state import RandomState
+from ...serialization.copy_restore import ABSENT, Contents, attributes_of, restore
+from .found_state import Found, Part, copy_of, same_parts
+from .loop_iterators import key
+from .manager_walk import GENERATORS, ManagerWalk, home_of, is_of_process
+from .position import read_variables, write_variables
+
+_NEUTRAL = frozenset(
+    (
+        *(torch.no_grad, torch.enable_grad, torch.inference_mode, torch.set_grad_enabled, torch.autocast, torch.cuda.amp.autocast),
+        *(profiler.record_function, contextlib.nullcontext, contextlib.suppress, contextlib.closing),
+        *(io.TextIOWrapper, io.BufferedReader, io.BufferedWriter),
+    )
+)
+"""Classes of managers that keep nothing but a mode of PyTorch, which is not in force before they are entered, or a file."""
+_DRAW_NOTHING = frozenset(
+    ("builtins", "collections", "contextlib", "copy", "functools", "itertools", "json", "logging", "math", "pathlib", "time", "tqdm")
+)
+_SET_NOTHING = _DRAW_NOTHING - {"logging"} | {"random"}
+_OF_NO_LIBRARY = sys.stdlib_module_names | {"torch", "numpy"}
+_ROOM = 1 << 28  # bytes of tensors and arrays of which copies are made for one manager
+
+
+def is_neutral(manager: object) -> bool:
+    """Return whether entering `manager` a second time is the same as entering it once."""
+    return type(manager) in _NEUTRAL
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A manager that can be entered again.
+
+    Attributes
+    ----------
+    make : callable
+    args : tuple
+        Of `make`; of a generator's manager its function and what that is called with.
+    contents : Contents, optional
+        What the manager itself held before it was entered.
+    """
+
+    make: Callable[..., Any]
+    args: tuple[Any, ...]
+    contents: Contents | None = None
+
+    def now(self) -> list[tuple[Any, Contents]]:
+        """Return what the manager itself holds now of that."""
+        if self.contents is None:
+            return []
+        manager = self.make(*self.args)
+        return [(manager, same_parts(self.contents, None, attributes_of(manager)))]
+
+    def manager(self) -> Any:
+        """Return the manager as it was."""
+        made = self.make(*self.args)
+        if self.contents is not None:
+            restore(made, replace(self.contents, attributes=dict(self.contents.attributes)))
+        return made
+
+
+def _itself(manager: Any) -> Any:
+    return manager
+
+
+class Watched:
+    """What a manager can see, as it is before it is entered.
+
+    Parameters
+    ----------
+    manager : context manager
+    namespace : dict
+        The notebook's names.
+    """
+
+    def __init__(self, manager: Any, namespace: dict[str, Any]) -> None:
+        self._manager = manager
+        self._made_of: tuple[Any, ...] | None = None
+        if isinstance(manager, GENERATORS):  # which forget that when they are entered
+            self._made_of = type(manager), manager.func, manager.args, manager.kwds
+        self._parts: list[Part] = []
+        self._large: list[tuple[torch.Tensor, tuple[Any, ...]]] = []
+        self._names: dict[str, Any] = {}
+        self._before: Part | None = None
+        modules = {home_of(manager).partition(".")[0]}
+        if not is_of_process(manager):
+            walk = ManagerWalk(manager, namespace)
+            self._names = {name: namespace.get(name, ABSENT) for name in walk.names}
+            modules = walk.modules
+            room = _ROOM
+            for obj in walk.held:
+                size = obj.nbytes if isinstance(obj, torch.Tensor | np.ndarray) else 0
+                if size > room or (isinstance(obj, torch.Tensor) and type(obj) not in (torch.Tensor, nn.Parameter)):
+                    self._large.append((obj, _version(obj)))
+                    continue
+                room -= size
+                part = Part(obj, copy_of(obj), attributes_of(obj))
+                if obj is manager:
+                    self._before = part
+                else:
+                    self._parts.append(part)
+        # Both take their time; code that has a word of no module but some changes none.
+        self._of_libraries = not modules <= _OF_NO_LIBRARY
+        self._settings = None if modules <= _SET_NOTHING else ProcessSettings.now(of_libraries=self._of_libraries)
+        self._random_state = None if modules <= _DRAW_NOTHING else RandomState.now()
+        self.why_not = ""
+
+    def entered(self) -> None:
+        """Take note that the manager has been entered."""
+        if any(_version(obj) != version for obj, version in self._large):
+            self.why_not = f"entering {type(self._manager).__name__} has changed more than can be kept to do it again"
+
+    def found(self, namespace: dict[str, Any]) -> Found:
+        """Return what was something else when the manager was entered."""
+        contents = [(part.obj, before) for part in self._parts if (before := part.before()) is not None]
+        names = {name: value for name, value in self._names.items() if namespace.get(name, ABSENT) is not value}
+        old = {name: value for name, value in names.items() if value is not ABSENT}
+        settings = self._settings and self._settings.changed_from(ProcessSettings.now(of_libraries=self._of_libraries))
+        return Found(contents, Contents(None, old, [name for name in names if name not in old]), settings, self._random_state)
+
+    def recipe(self) -> Recipe | None:
+        """Return how to make the manager again, ``None``: as its expression says."""
+        if self._made_of is not None:
+            return Recipe(_generator_manager, self._made_of)
+        return None if self._before is None else Recipe(_itself, (self._manager,), self._before.before())
+
+
+def _generator_manager(kind: Any, func: Any, args: Any, kwds: Any) -> Any:
+    return kind(func, args, kwds)
+
+
+def _version(obj: Any) -> tuple[Any, ...]:
+    return (obj._version, tuple(obj.shape)) if isinstance(obj, torch.Tensor) and not obj.is_inference() else (0,)
+
+
+@dataclass
+class Again:
+    """A manager on the way to where a run goes on.
+
+    Attributes
+    ----------
+    found : Found
+        What it is to find.
+    present : Found
+        What is to be there when it has been entered.
+    variables : dict
+        Of the generator that it is made of, those that a snapshot has.
+    """
+
+    found: Found
+    present: Found
+    variables: dict[str, Any]
+
+    def arrive(self, manager: Any, namespace: dict[str, Any]) -> None:
+        """Let all be as it is at the place where the run goes on, `manager` having been entered."""
+        self.present.set(namespace)
+        frame = _frame_of(manager)
+        if frame is not None and self.variables:
+            write_variables(frame, self.variables, keep=read_variables(frame).keys() - self.variables.keys())
+
+
+@dataclass
+class Managed:
+    """A context manager of rewritten code.
+
+    Parameters
+    ----------
+    manager : context manager
+    namespace : dict
+    again : Again, optional
+    on_entered, on_left : callable
+        Called then.
+    """
+
+    manager: AbstractContextManager[Any]
+    namespace: dict[str, Any]
+    again: Again | None
+    on_entered: Callable[[Managed], None]
+    on_left: Callable[[], object]
+    watched: Watched | None = field(default=None)
+
+    def __enter__(self) -> Any:
+        self.watched = Watched(self.manager, self.namespace)
+        try:
+            value = type(self.manager).__enter__(self.manager)
+        finally:
+            if self.again is not None:
+                self.again.arrive(self.manager, self.namespace)
+                self.again = None
+        self.watched.entered()
+        self.on_entered(self)
+        return value
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> bool | None:
+        self.on_left()
+        return type(self.manager).__exit__(self.manager, kind, error, trace)
+
+    @property
+    def why_not(self) -> str:
+        """What keeps a run from being resumed inside; empty if nothing does."""
+        if isinstance(self.manager, ExitStack) and self.manager._exit_callbacks:  # type: ignore[attr-defined]
+            return "an ExitStack holds what is to be done at the end of its block"
+        return self.watched.why_not if self.watched is not None else ""
+
+    def state_dict(self, index: int, number: int) -> dict[str, Any]:
+        """Return what goes into a snapshot, by keys that no variable has."""
+        if self.watched is None:
+            return {}
+        values: dict[str, Any] = {key(f"found {index}", number): self.watched.found(self.namespace)}
+        if (recipe := self.watched.recipe()) is not None:
+            values[key(f"manager {index}", number)] = recipe
+        frame = _frame_of(self.manager)
+        variables = {} if frame is None else read_variables(frame)
+        return values | {key(f"variable {index} {name}", number): Kept(value) for name, value in variables.items()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A value that a snapshot may lack: it is made again then."""
+
+    value: Any
+
+
+def again(values: Mapping[str, Any], index: int, number: int, namespace: dict[str, Any]) -> tuple[Again, Recipe | None] | None:
+    """Return how a manager is entered again, and how it is made if not by its expression; ``None``: as at first.
+
+    Parameters
+    ----------
+    values : mapping
+        With what :meth:`Managed.state_dict` had returned.
+    """
+    found: Found | None = values.get(key(f"found {index}", number))
+    if found is None:
+        return None
+    recipe: Recipe | None = values.get(key(f"manager {index}", number))
+    present = found.now(namespace)
+    if recipe is not None:
+        present.contents.extend(recipe.now())
+    beginning, end = f"variable {index} ", key("", number)
+    variables = {
+        name[len(beginning) : -len(end)]: kept.value for name, kept in values.items() if name.startswith(beginning) and name.endswith(end)
+    }
+    return Again(found, present, variables), recipe
+
+
+def _frame_of(manager: Any) -> FrameType | None:
+    """Return the frame of the generator that a manager is made of."""
+    generator: Any = manager.gen if isinstance(manager, GENERATORS) else None
+    return None if generator is None else generator.gi_frame
