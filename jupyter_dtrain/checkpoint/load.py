@@ -15,7 +15,7 @@ from torch import nn
 
 from ..capture.bundle import unpack
 from ..engine.cell_results import CellResults
-from ..engine.snapshot.snapshotter import assembled
+from ..engine.snapshot.snapshot_files import assembled
 from ..errors import CheckpointError, UsageError
 from ..runs.detached_index import DEFAULT_FOLDER
 from ..runs.record import RunRecord

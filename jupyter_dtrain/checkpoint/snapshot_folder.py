@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from ..engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
+from ..engine.snapshot.snapshot_files import snapshot_blobs, snapshot_file
 from ..system.atomic_files import write_whole
 from ..transport.base import SnapshotStore
 from ..transport.blob_store import BlobFolder

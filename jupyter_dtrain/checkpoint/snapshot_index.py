@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ..engine.snapshot.snapshotter import SHARE, UNASKED
+from ..engine.snapshot.memory_ahead import SHARE
+from ..engine.snapshot.snapshot_files import UNASKED
 from ..errors import ClusterError
 from ..protocol import Message, ShardLeft, SnapshotTaken, StateSize, Steps
 from ..transport.base import BlobStore, SnapshotStore

@@ -15,7 +15,7 @@ import torch
 
 from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKeeper
 from ..cluster.base import Cluster
-from ..engine.snapshot.snapshotter import assembled
+from ..engine.snapshot.snapshot_files import assembled
 from ..engine.task import Outcome, Task
 from ..errors import ClusterError, UsageError
 from ..protocol.bus import Bus

@@ -16,7 +16,7 @@ from jupyter_dtrain.checkpoint import manifest as manifests
 from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import checksum_of
 from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
-from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs
+from jupyter_dtrain.engine.snapshot.snapshot_files import snapshot_blobs
 from jupyter_dtrain.errors import CheckpointError
 from jupyter_dtrain.system.atomic_files import alone_in, write_whole
 from jupyter_dtrain.transport.blob_store import BlobFolder

@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
 from jupyter_dtrain.checkpoint.snapshot_index import SnapshotKeeper
-from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file, unasked_number
+from jupyter_dtrain.engine.snapshot.snapshot_files import snapshot_blobs, snapshot_file, unasked_number
 from jupyter_dtrain.protocol import SnapshotTaken, StateSize, Steps
 from jupyter_dtrain.transport.blob_store import BlobFolder
 from tests.fakes import Clock

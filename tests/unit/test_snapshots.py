@@ -21,9 +21,10 @@ from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.resume.position import FramePosition, Position
 from jupyter_dtrain.engine.side_effects.shown_output import Shown
-from jupyter_dtrain.engine.snapshot import snapshotter
+from jupyter_dtrain.engine.snapshot import memory_ahead
 from jupyter_dtrain.engine.snapshot.rank_state import RankState
-from jupyter_dtrain.engine.snapshot.snapshotter import Snapshots, read_snapshot, snapshot_blobs, unasked_number
+from jupyter_dtrain.engine.snapshot.snapshot_files import read_snapshot, snapshot_blobs, unasked_number
+from jupyter_dtrain.engine.snapshot.snapshotter import Snapshots
 from jupyter_dtrain.engine.staging import Staging, bytes_of_state
 from jupyter_dtrain.engine.strategies.base import Strategy
 from jupyter_dtrain.engine.telemetry.notices import Notices
@@ -263,7 +264,7 @@ def test_memory_for_a_model_and_what_its_optimizer_keeps():
 
 def test_what_a_snapshot_of_a_large_state_takes_is_told_before_and_its_memory_waits(rank, monkeypatch):
     monkeypatch.setattr(Staging, "make_ready", lambda *_: pytest.fail("long before it is needed"))
-    monkeypatch.setattr(snapshotter, "SPEED", 1e6)
+    monkeypatch.setattr(memory_ahead, "SPEED", 1e6)
     model = torch.nn.Linear(1024, 1024)
     optimizer = torch.optim.SGD(model.parameters())
     rank.namespace |= {"model": model, "optimizer": optimizer}
@@ -277,7 +278,7 @@ def test_what_a_snapshot_of_a_large_state_takes_is_told_before_and_its_memory_wa
 def test_memory_is_there_before_the_first_one(rank, monkeypatch):
     ready: list[int] = []
     monkeypatch.setattr(Staging, "make_ready", lambda _, num_bytes: ready.append(num_bytes))
-    monkeypatch.setattr(snapshotter, "SPEED", math.inf)
+    monkeypatch.setattr(memory_ahead, "SPEED", math.inf)
     model = torch.nn.Linear(1024, 1024)
     optimizer = torch.optim.SGD(model.parameters())
     rank.namespace |= {"model": model, "optimizer": optimizer}

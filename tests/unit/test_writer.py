@@ -16,7 +16,7 @@ from jupyter_dtrain.checkpoint.metadata import Measured
 from jupyter_dtrain.checkpoint.snapshot_folder import SnapshotFolder
 from jupyter_dtrain.checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from jupyter_dtrain.checkpoint.writer import FIRST, CheckpointWriter
-from jupyter_dtrain.engine.snapshot.snapshotter import snapshot_blobs, snapshot_file
+from jupyter_dtrain.engine.snapshot.snapshot_files import snapshot_blobs, snapshot_file
 from jupyter_dtrain.options import Metric, RunOptions
 from jupyter_dtrain.transport.blob_store import BlobFolder
 from tests.fakes import Clock

@@ -13,26 +13,22 @@ sees to that.
 
 from __future__ import annotations
 
-import math
-import os
 import pickle
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from ...protocol import SnapshotTaken, StateSize
+from ...protocol import SnapshotTaken
 from ...serialization.pickler import Packed
-from ...system.atomic_files import write_whole
 from ...transport.blob_store import BlobFolder
-from ...transport.parcel import from_parcel, to_parcel
+from ...transport.parcel import from_parcel
 from ..cell_results import CannotSave
 from ..comm.rank_store import StoreChannel
 from ..control import Control
@@ -43,36 +39,13 @@ from ..telemetry.best_metric import Best
 from ..telemetry.emitter import Emitter
 from ..telemetry.notices import Notices
 from ..telemetry.observer import Observer
+from .memory_ahead import MemoryAhead
 from .put_together import FilledFiles
 from .rank_state import RankState, Snapshot
+from .snapshot_files import SnapshotWriter, read_snapshot, snapshot_blobs, unasked_number
 
-UNASKED = 1 << 32
-"""From here on, numbers are of snapshots that nobody has asked for."""
 MEETING = timedelta(seconds=10)
 """Time in which all ranks come to a place where their metric is better than ever."""
-
-SHARE = 0.02
-"""Part of the time that snapshots may take."""
-SPEED = 5e8
-"""Bytes of a state that are copied, hashed and written in a second, about: until one has been."""
-TOLD = 0.02  # seconds that a snapshot takes, from which on that is told before the first one
-LARGE = 1 << 22  # bytes of a state for which memory is got beforehand
-NICENESS = 5  # of the thread that writes; the cell's has none, and so three times its time where there is not enough
-
-
-def snapshot_file(folder: Path, number: int, rank: int) -> Path:
-    """Return where `rank` keeps its part of snapshot `number`."""
-    return folder / f"{number}-{rank}"
-
-
-def snapshot_blobs(folder: Path, number: int) -> Path:
-    """Return where the buffers of snapshot `number` lie, those of all ranks."""
-    return folder / f"{number}.blobs"
-
-
-def unasked_number(generation: int, count: int) -> int:
-    """Return the number of a snapshot that nobody has asked for, the `count`-th of a generation of ranks; no other has it."""
-    return (generation + 1) * UNASKED + count
 
 
 class Snapshots:
@@ -122,11 +95,9 @@ class Snapshots:
         self._is_shared_out = world_size > 1 and shares  # each rank copies a part of what all hold alike
         self._multiples = 0  # of these steps that are behind the run
         self._num_best = 0  # snapshots because of the metric
-        self._before: list[Path] = []  # the buffers of the rank's last snapshot
         self._staging = Staging(world_size)
-        self._beside: threading.Thread | None = None  # writes, or makes memory ready
-        self._ready_at: float | None = None  # when to get memory for the first one; infinity: it is there
-        self._seconds_ready = 0.0
+        self._writer = SnapshotWriter(folder, rank)
+        self._ahead = MemoryAhead(rank, state, staging=self._staging, writer=self._writer, emitter=emitter)
 
     @contextmanager
     def finished(self) -> Iterator[None]:
@@ -134,47 +105,13 @@ class Snapshots:
         try:
             yield
         finally:
-            self._wait()
-
-    def _wait(self) -> None:
-        if self._beside is not None:
-            self._beside.join()
-            self._beside = None
-
-    def _begin(self, action: Callable[..., None], *args: object) -> None:
-        def run() -> None:
-            if sys.platform == "linux":  # where a priority is a thread's own
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
-            action(*args)
-
-        self._beside = threading.Thread(target=run, name="dtrain-snapshot", daemon=True)
-        self._beside.start()
-
-    def _make_ready(self) -> None:
-        """Tell what a snapshot will take, now that the optimizer has made what it keeps, and get memory before the first one is due."""
-        now = time.monotonic()
-        if self._ready_at is None:
-            seconds = self._state.num_bytes() / SPEED
-            self._ready_at = now + seconds / SHARE / 2
-            if seconds > TOLD:
-                self._emitter.emit(StateSize(rank=self._rank, seconds=seconds))
-        soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
-        if now >= self._ready_at or soon:
-            self._ready_at = math.inf
-            common = self._common(self._state.apart())
-            num_bytes = self._state.num_bytes(to_stage=True) - (common.bytes_of_others(on_cpu=True) if common is not None else 0)
-            if num_bytes >= LARGE and not self._state.is_put_together:
-                self._begin(self._get_memory, num_bytes)
-
-    def _get_memory(self, num_bytes: int) -> None:
-        with suppress(MemoryError):  # what can be said of it is said when it is needed
-            self._staging.make_ready(num_bytes)
-        self._seconds_ready = time.thread_time()
+            self._writer.wait()
 
     def at_boundary(self) -> None:
         """Take the snapshots that are due here, if any are and if the cell can be resumed here."""
-        if self._observer.step and self._ready_at != math.inf:
-            self._make_ready()
+        if self._observer.step and not self._ahead.is_over:
+            soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
+            self._ahead.look(soon=soon, common=self._common)
         number, best = self._control.snapshot_due(self._observer.step), self._observer.best
         at_multiple = self._every is not None and self._observer.step // self._every > self._multiples
         if number is None and best is None and not at_multiple:
@@ -213,8 +150,8 @@ class Snapshots:
 
     def _take_here(self, number: int, position: Position, *, best: float | None = None, at_multiple: bool = False) -> None:
         began = time.perf_counter()
-        self._wait()  # the memory is that of the one before
-        self._ready_at = math.inf
+        self._writer.wait()  # the memory is that of the one before
+        self._ahead.is_over = True
         taken = SnapshotTaken(
             rank=self._rank,
             number=number,
@@ -232,12 +169,11 @@ class Snapshots:
             copied = None
             self._say_not(error)
         sys.stdout.flush()
-        taken = replace(taken, seconds=time.perf_counter() - began + self._seconds_ready)
-        self._seconds_ready = 0.0
+        taken = replace(taken, seconds=time.perf_counter() - began + self._ahead.take_seconds())
         if copied is None:
             self._tell(taken)
         else:
-            self._begin(self._write, taken, position, *copied)
+            self._writer.begin(self._write, taken, position, *copied)
 
     def _tell(self, taken: SnapshotTaken) -> None:
         self._emitter.emit(taken)
@@ -297,14 +233,7 @@ class Snapshots:
     def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes, files: FilledFiles) -> None:
         """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
         try:
-            folder = snapshot_blobs(self._folder, taken.number)
-            blobs = BlobFolder(folder, self._before, in_place=True)
-            parcel = files.put_into(to_parcel(packed, blobs), blobs)
-            snapshot: Snapshot = replace(pickle.loads(rest), parcel=parcel)
-            file = snapshot_file(self._folder, taken.number, self._rank)
-            write_whole(file, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
-            self._before = [folder]
-            taken = replace(taken, place=position.describe(), keys=parcel.keys)
+            taken = self._writer.write(taken, position, packed, rest, files)
         except Exception as error:
             files.remove()
             self._say_not(error)
@@ -326,23 +255,8 @@ class Snapshots:
         """
         snapshot = read_snapshot(self._folder, number, of_rank)
         blobs = snapshot_blobs(self._folder, number)
-        self._before = [blobs]
+        self._writer.before = [blobs]
         packed = from_parcel(snapshot.parcel, BlobFolder(blobs))
         objects = self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
         self._note_multiples()
         return objects
-
-
-def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:
-    """Return a rank's part of a snapshot, with what others have copied for it."""
-    return assembled(lambda rank: snapshot_file(folder, number, rank).read_bytes(), rank)
-
-
-def assembled(part: Callable[[int], bytes], rank: int) -> Snapshot:
-    """Return what `rank` has in a snapshot, with what others have copied for it. `part` returns what a rank has written."""
-    read = cache(lambda rank: pickle.loads(part(rank)))
-    snapshot: Snapshot = read(rank)
-    parts = list(snapshot.parcel.parts)
-    for index, owner, common in snapshot.elsewhere:
-        parts[index] = read(owner).parcel.parts[read(owner).common[common]]
-    return replace(snapshot, parcel=replace(snapshot.parcel, parts=parts), elsewhere=())
