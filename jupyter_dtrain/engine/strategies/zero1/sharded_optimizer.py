@@ -9,11 +9,8 @@ What the cell reads of an optimizer's state is whole: it is put together then, a
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import wraps
 from typing import Any
 
 import torch
@@ -21,26 +18,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ....system.patches import patched
-from ...comm.collectives import exchange
 from ...dedup import Apart
 from ...module_tree import IdentityMap
-from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
-from .gather import Old, all_kept, fill, in_place_of, put_in_order, standing_in, state_of, way_of
+from .gather import Old, all_kept, fill, in_place_of, put_in_order, standing_in, state_of
+from .own_step import send, step_own
 from .partition import KINDS, Owners, Quiet, Step, has_known_step, has_parts, is_pytorchs, original_step, parameters_of, step_by
-
-_AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, profilers look at the state, each rank's or only one's
-
-
-@dataclass
-class _Parts:
-    """How an optimizer is shared out: the number that all ranks have for it, and what of the notebook's this one has put aside."""
-
-    number: int
-    is_whole: bool = True  # this rank has all of it, for the moment
-    is_as_it_came: bool = False  # nothing has changed it since it came from the notebook
-    old: Old = field(default_factory=IdentityMap)
-    order: list[int] = field(default_factory=list)  # of parameters by their `id`, when all of it was here last
+from .state_access import OptimizerParts, StateAccess
 
 
 class ShardedOptimizerStates:
@@ -62,7 +46,7 @@ class ShardedOptimizerStates:
         self._rank, self._say = rank, say
         self._world_size = world_size
         self._owners = Owners(world_size)
-        self._parts: IdentityMap[_Parts] = IdentityMap()
+        self._parts: IdentityMap[OptimizerParts] = IdentityMap()
         self._count = 0
         self.quiet = Quiet()
         self.are_home = False
@@ -92,9 +76,8 @@ class ShardedOptimizerStates:
             for kind in KINDS:
                 if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
                     stack.enter_context(patched(kind, "step", step_by(original_step(kind), self._step)))
-            for name, instead in (("state_dict", self._state_dict), ("load_state_dict", self._load_state_dict)):
-                stack.enter_context(patched(Optimizer, name, instead(getattr(Optimizer, name))))
-            stack.enter_context(patched(Optimizer, "state", property(self._read, self._replaced), create=True))
+            access = StateAccess(self._parts, self.quiet, make_whole=self._make_whole, let_go=self._let_go)
+            stack.enter_context(access.installed())
             stack.callback(register_optimizer_step_pre_hook(self._note).remove)
             yield
 
@@ -113,38 +96,10 @@ class ShardedOptimizerStates:
         if parts.is_whole:
             self._let_go(optimizer, parts)
         parts.is_as_it_came = False
-        groups = optimizer.param_groups
-        wholes = [group["params"] for group in groups]
-        updated: list[dict[int, torch.Tensor]] = [{} for _ in range(self._world_size)]
-        for parameter in (parameter for params in wholes for parameter in params):
-            if parameter.grad is not None:
-                updated[owners[id(parameter)]][id(parameter)] = parameter
-        all_ranks_come()
-        try:
-            for group, params in zip(groups, wholes, strict=True):
-                group["params"] = [parameter for parameter in params if owners[id(parameter)] == self._rank]
-            optimizer.param_groups = [group for group in groups if group["params"]]
-            if optimizer.param_groups:
-                with self.quiet.on():
-                    original(optimizer)
-        finally:
-            for group, params in zip(groups, wholes, strict=True):
-                group["params"] = params
-            optimizer.param_groups = groups
+        updated = step_own(original, optimizer, owners, rank=self._rank, world_size=self._world_size, quiet=self.quiet)
         with Counted(COMMUNICATION):
-            self._send([list(of_rank.values()) for of_rank in updated])
+            send(updated, rank=self._rank)
         return loss
-
-    def _send(self, updated: list[list[torch.Tensor]]) -> None:
-        """Let all ranks have the parameters that each has updated."""
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            # Of what has its numbers in another order a copy goes. A view counts as its base: graphs notice that it has changed.
-            flat = [[parameter.detach().reshape(-1).view(torch.uint8) for parameter in of_rank] for of_rank in updated]
-            exchange(flat, device=way_of(parameter for of_rank in updated for parameter in of_rank))
-            for rank, (of_rank, found) in enumerate(zip(updated, flat, strict=True)):
-                for parameter, values in zip(of_rank, found, strict=True):
-                    if rank != self._rank and not parameter.is_contiguous():
-                        parameter.copy_(values.view(parameter.dtype).view(parameter.shape))
 
     def _note(self, optimizer: Optimizer, *_: object) -> None:
         if not has_known_step(optimizer):
@@ -167,15 +122,15 @@ class ShardedOptimizerStates:
 
     # -- what is kept where ------------------------------------------------------------------------------------------
 
-    def _new_parts(self, optimizer: Optimizer) -> _Parts:
+    def _new_parts(self, optimizer: Optimizer) -> OptimizerParts:
         self._count += 1
-        return self._parts.set(optimizer, _Parts(self._count))
+        return self._parts.set(optimizer, OptimizerParts(self._count))
 
     def _of_others(self, optimizer: Optimizer) -> list[torch.Tensor]:
         owners = self._owners.of(optimizer)  # what is in no group has none, and stays everywhere
         return [key for key in state_of(optimizer) if owners.get(id(key), self._rank) != self._rank]
 
-    def _let_go(self, optimizer: Optimizer, parts: _Parts) -> None:
+    def _let_go(self, optimizer: Optimizer, parts: OptimizerParts) -> None:
         state = state_of(optimizer)
         if parts.is_whole:
             parts.order = [*map(id, state)]
@@ -183,7 +138,7 @@ class ShardedOptimizerStates:
             del state[parameter]
         parts.is_whole = False
 
-    def _make_whole(self, optimizer: Optimizer, parts: _Parts) -> None:
+    def _make_whole(self, optimizer: Optimizer, parts: OptimizerParts) -> None:
         if not parts.is_whole:
             kept = all_kept({parts.number: optimizer}, self._owners, rank=self._rank)
             fill(kept, rank=self._rank, reads=True, order=self._orders())
@@ -263,63 +218,9 @@ class ShardedOptimizerStates:
                     state[of[index]] = kept if old is None else in_place_of(old, kept)
             put_in_order(optimizer, own.order)
 
-    # -- what the cell reads -----------------------------------------------------------------------------------------
-
-    def _read(self, optimizer: Optimizer) -> Any:
-        state = vars(optimizer).get("state")
-        if state is None:
-            raise AttributeError(f"'{type(optimizer).__name__}' object has no attribute 'state'")
-        if self.quiet.is_on:
-            return state
-        parts = self._parts.get(optimizer)
-        if parts is not None and not parts.is_whole and sys._getframe(1).f_code is not _AFTER_STEP:
-            self._make_whole(optimizer, parts)
-        return state
-
-    def _replaced(self, optimizer: Optimizer, state: Any) -> None:
-        vars(optimizer)["state"] = state
-        parts = self._parts.get(optimizer)
-        if parts is not None:
-            parts.is_whole, parts.is_as_it_came = True, False
-
-    def _state_dict(self, original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-        @wraps(original)
-        def state_dict(optimizer: Optimizer) -> dict[str, Any]:
-            parts = self._parts.get(optimizer)
-            has_been_read = parts is not None and parts.is_whole
-            found = original(optimizer)  # which reads the state
-            if parts is None:
-                return found
-            if not has_been_read:
-                self._let_go(optimizer, parts)
-            # The next step changes the rank's own tensors alone: what each has here is to be of now.
-            stays = {id(kept) for kept in state_of(optimizer).values()}
-            with torch._C.DisableTorchFunction(), torch.no_grad():
-                found["state"] = {key: _copied(kept) if id(kept) in stays else kept for key, kept in found["state"].items()}
-            return found
-
-        return state_dict
-
-    def _load_state_dict(self, original: Callable[..., None]) -> Callable[..., None]:
-        @wraps(original)
-        def load_state_dict(optimizer: Optimizer, state_dict: dict[str, Any]) -> None:
-            original(optimizer, state_dict)
-            parts = self._parts.get(optimizer)
-            if parts is not None:
-                parts.is_whole, parts.is_as_it_came = True, False
-                self._let_go(optimizer, parts)
-
-        return load_state_dict
-
 
 def _leave_device(kept: dict[Any, Any]) -> None:
     """Free the memory of a device that a state takes which others use; on the host it is that of what was sent, once for all ranks."""
     for value in kept.values():
         if isinstance(value, torch.Tensor) and value.device.type != "cpu":
             value.data = value.data.cpu()
-
-
-def _copied(kept: Any) -> Any:
-    if not isinstance(kept, dict):
-        return kept
-    return {key: value.clone() if type(value) is torch.Tensor else value for key, value in kept.items()}
