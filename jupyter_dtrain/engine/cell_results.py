@@ -21,13 +21,12 @@ from ..serialization.leaves import Numbers, trackable
 from ..serialization.library_firsts import changed_objects
 from ..serialization.library_objects import LibraryObjects, is_sent_home
 from ..serialization.library_placing import librarys_objects
-from ..serialization.library_state import arrived, library_states, stays
+from ..serialization.library_state import arrived, library_states
 from ..serialization.pickler import Packed, Packer
-from ..serialization.reducers import forgets
 from ..serialization.stand_ins import stands_for
 from ..serialization.unpickler import Unpacker
 from .result_pickler import Changes, Head, ResultPacker, SpanningTensors, graphs_of
-from .user_frames import is_users_module
+from .send_checks import CannotSave, SendChecks
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
 _EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
@@ -52,13 +51,6 @@ class Saved:
     packed: Packed
     names: frozenset[str]
     extra: list[frozenset[str]]
-
-
-class CannotSave(Exception):
-    """Something holds what cannot be saved, and a cell that went on would miss it, or find it as it was at first."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(f"`{name}` would be lost or begin anew ({reason})")
 
 
 class CellResults:
@@ -90,14 +82,14 @@ class CellResults:
         try:
             return self._pickled(*graphs_of(changes, bound, value, states)), {}
         except Exception:
-            if go_back(lambda obj: self._why_not(obj) is not None):
+            if go_back(lambda obj: self._checks().why_not(obj) is not None):
                 return self.pack(value, skip=skip)
             # Something cannot be sent; now find out what, piece by piece.
-            not_sent = {name: reason for name, obj in bound.items() if (reason := self._why_not(obj)) is not None}
+            not_sent = {name: reason for name, obj in bound.items() if (reason := self._checks().why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in not_sent}
-            changes = self._what_can_be_sent(changes, not_sent)
+            changes = self._checks().changes(changes, not_sent)
             return self._pickled(
-                *graphs_of(changes, kept, None if self._why_not(value) else value, self._states_that_can_be_sent(states))
+                *graphs_of(changes, kept, None if self._checks().why_not(value) else value, self._checks().states(states))
             ), not_sent
 
     # -- on the way --------------------------------------------------------------------------------------------------
@@ -141,18 +133,19 @@ class CellResults:
         try:
             packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
         except Exception:
-            if leave_to_classes(lambda obj: self._why_not(obj, SpanningTensors().note) is not None):
+            if leave_to_classes(lambda obj: self._checks().why_not(obj, SpanningTensors().note) is not None):
                 return self.save(extra, gather=gather, skip=skip, elsewhere=elsewhere)
             everything_there = everything
             missing = [
-                frozenset(name for name, obj in part.items() if self._why_not(obj, spanning.note) is not None) for part in everything
+                frozenset(name for name, obj in part.items() if self._checks().why_not(obj, spanning.note) is not None)
+                for part in everything
             ]
             everything = [
                 {name: obj for name, obj in part.items() if name not in names} for part, names in zip(everything, missing, strict=True)
             ]
-            self._refuse_to_lose_state(everything_there, missing, spanning)
+            self._checks().refuse_to_lose_state(everything_there, missing, spanning)
             lost: dict[str, str] = {}
-            changes, states = self._what_can_be_sent(changes, lost, spanning.note), self._states_that_can_be_sent(states)
+            changes, states = self._checks().changes(changes, lost, spanning.note), self._checks().states(states)
             for name, reason in lost.items():
                 raise CannotSave(name, reason) from None
             spanning = SpanningTensors()
@@ -164,14 +157,6 @@ class CellResults:
         if wholes:
             packed = self._packed_for_later(changes, states, everything, spanning.filled(wholes), elsewhere)
         return Saved(packed, missing[0], missing[1:])
-
-    def _refuse_to_lose_state(self, values: list[dict[str, Any]], missing: list[frozenset[str]], spanning: SpanningTensors) -> None:
-        """Raise where a name cannot be saved that may hold more than what cannot: it would be bound again with what it held at first."""
-        for part, names in zip(values, missing, strict=True):
-            for name in sorted(names):
-                obj = part[name]
-                if isinstance(obj, list | tuple | dict | set | deque) or is_users_module(type(obj).__module__):
-                    raise CannotSave(name, self._why_not(obj, spanning.note) or "")
 
     def load(
         self, packed: Packed, *, device_for: Callable[[str], torch.device]
@@ -247,28 +232,6 @@ class CellResults:
         kept = library_states(self.objects(), also=arrived(), but={state.place for state in self._librarys.states})
         return [*kept, *self._librarys.states]
 
-    def _states_that_can_be_sent(self, states: list[Any]) -> list[Any]:
-        refused = [state for state in states if self._why_not(state) is not None]
-        stays(refused)
-        return [state for state in states if not any(state is one for one in refused)]
-
-    def _what_can_be_sent(self, changes: Changes, stays: dict[str, str], whole: Callable[[Any], Any] | None = None) -> Changes:
-        """Return `changes` without what cannot be sent; say so in `stays`."""
-        changed = {index: self._contents_that_can_be_sent(index, new, stays, whole) for index, new in changes.changed.items()}
-        return Changes(changed, changes.deleted)
-
-    def _contents_that_can_be_sent(self, index: int, new: Contents, stays: dict[str, str], whole: Callable[[Any], Any] | None) -> Contents:
-        reasons = {f".{key}": reason for key, value in new.attributes.items() if (reason := self._why_not(value, whole)) is not None}
-        attributes = {key: value for key, value in new.attributes.items() if f".{key}" not in reasons}
-        obj = self._baseline.objects[index]
-        reasons = {key: reason for key, reason in reasons.items() if not forgets(obj, key[1:])}
-        reason = self._why_not(new.items, whole)
-        if reason is not None:
-            reasons[""] = f"of what the cell put into it, something cannot be sent ({reason})"
-        name = next((name for name, value in self._before.items() if value is obj), f"a {type(obj).__name__}")
-        stays |= {name + key: reason for key, reason in reasons.items()}
-        return replace(new, items=None if reason is not None else new.items, attributes=attributes)
-
     def _pickled(self, *graphs: object) -> Packed:
         packer = self._packer(None)
         for graph in graphs:
@@ -282,6 +245,9 @@ class CellResults:
         packer.refer(self._librarys.references)
         return packer
 
+    def _checks(self) -> SendChecks:
+        return SendChecks(self._packer, objects=self._baseline.objects, before=self._before)
+
     def _is_elsewhere(self, new: Contents) -> bool:
         """Return whether a tensor has memory that no tensor of the notebook had."""
         return isinstance(new.items, Numbers) and new.items.tensor.untyped_storage()._cdata not in self._storages
@@ -294,13 +260,6 @@ class CellResults:
             if Numbers.can_hold(tensor) and tensor.untyped_storage()._cdata == address:
                 found[address] = index
         return found
-
-    def _why_not(self, obj: object, whole: Callable[[Any], Any] | None = None) -> str | None:
-        try:
-            self._packer(whole).dump(obj)
-        except Exception as error:
-            return f"{type(error).__name__}: {error}"
-        return None
 
 
 def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:

@@ -66,6 +66,7 @@ ENGINE_ORDER = [
     "tensor",
     "rng",
     "result_pickler",
+    "send_checks",
     "cell_results",
     "backward",
     "forward",

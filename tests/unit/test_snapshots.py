@@ -16,10 +16,11 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from jupyter_dtrain.engine import staging
-from jupyter_dtrain.engine.cell_results import CannotSave, CellResults
+from jupyter_dtrain.engine.cell_results import CellResults
 from jupyter_dtrain.engine.comm.rank_store import StoreChannel
 from jupyter_dtrain.engine.control import Control
 from jupyter_dtrain.engine.resume.position import FramePosition, Position
+from jupyter_dtrain.engine.send_checks import CannotSave
 from jupyter_dtrain.engine.side_effects.shown_output import Shown
 from jupyter_dtrain.engine.snapshot import memory_ahead
 from jupyter_dtrain.engine.snapshot.rank_state import RankState

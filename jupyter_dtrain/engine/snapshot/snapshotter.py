@@ -29,11 +29,11 @@ from ...protocol import SnapshotTaken
 from ...serialization.pickler import Packed
 from ...transport.blob_store import BlobFolder
 from ...transport.parcel import from_parcel
-from ..cell_results import CannotSave
 from ..comm.rank_store import StoreChannel
 from ..control import Control
 from ..dedup import Apart, Common
 from ..resume.position import Position
+from ..send_checks import CannotSave
 from ..staging import Staging, check_memory
 from ..telemetry.best_metric import Best
 from ..telemetry.emitter import Emitter
