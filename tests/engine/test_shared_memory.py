@@ -124,7 +124,10 @@ def exchanged_in_part(run: Run) -> list[bool]:
 
 
 def exchanged_otherwise(run: Run) -> list[bool]:
-    with mock.patch.object(collectives, "shared_memory", return_value=None), mock.patch.object(collectives, "PIECE", 1000):
+    with (
+        mock.patch.multiple(collectives, batch_memory=lambda: None, memory_of=lambda _: None),
+        mock.patch.object(collectives, "PIECE", 1000),
+    ):
         return exchanged(run, run.rank == 0)
 
 

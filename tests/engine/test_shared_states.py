@@ -364,7 +364,7 @@ optimizer = torch.optim.Adam(narrow, lr=0.1)
 
 def by_network(run: Run, *args: Any) -> dict[str, Any]:
     """Run it as where the ranks share no memory."""
-    with mock.patch.object(collectives, "shared_memory", return_value=None):
+    with mock.patch.multiple(collectives, batch_memory=lambda: None, memory_of=lambda _: None):
         return run_it(run, *args)
 
 
