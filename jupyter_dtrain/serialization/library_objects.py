@@ -125,7 +125,8 @@ class LibraryObjects:
                     if len(kept) <= _FEW:
                         break
             for place, obj, is_said in kept:
-                if (not is_said or id(obj) in self._owned or _holds_settings(obj)) and reduced_by_library(obj) is NotImplemented:
+                is_kept = not is_said or id(obj) in self._owned or _holds_settings(obj)
+                if is_kept and reduced_by_library(obj) is NotImplemented and _lets_look(obj):
                     self._root(LibraryState(place, obj, "object"))
         return {id(obj) for obj in self.objects[before:]}
 
@@ -299,6 +300,14 @@ def _names_in(module: ModuleType) -> Iterator[tuple[str, str, bool]]:
             for part, held in list(vars(value).items()):
                 if (type(held) in CONTAINERS and not part.startswith("__")) or keeps_settings(type(held)):
                     yield name, part, True  # what is plain in a class is looked for in its text
+
+
+def _lets_look(obj: Any) -> bool:
+    """Return whether `obj` says what it is; a proxy for something that is not there may raise instead."""
+    try:
+        return obj.__class__ is not None
+    except Exception:
+        return False
 
 
 def keeps_settings(kind: type) -> bool:

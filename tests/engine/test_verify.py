@@ -82,11 +82,11 @@ for epoch in range(2):
 """
 UNMENDED = """
 from jupyter_dtrain.engine.data import dataloader as _dataloader, fetch_state as _fetch_state, loader_plan as _loader_plan
-from jupyter_dtrain.engine.forward import cross_sample as _cross_sample, sharded_call as _sharded_call, watch as _watch
-def accepted(call, changes):
-    call.called.accepted.update(name for change in changes for name in change.names())
+from jupyter_dtrain.engine.forward import cross_sample as _cross_sample, learning_calls as _learning_calls, watch as _watch
+def accepted(calls, changes, names):
+    names.update(name for change in changes for name in change.names())
     return False
-_sharded_call.ShardedCall._notes_go_by_samples = accepted
+_learning_calls.LearningCalls.note_by_samples = accepted
 _cross_sample.depends_across_samples = lambda *_, **__: False
 _watch.Watch.changed = lambda *_, **__: False
 _dataloader.has_effects = _loader_plan.has_effects = lambda *_: False
