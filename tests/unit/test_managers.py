@@ -168,10 +168,29 @@ def test_large_tensors_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
 
     managed = Managed(doubled(large), {}, None, lambda _: None, lambda: None)
     with managed:
-        assert "more than can be kept" in managed.why_not
+        assert "more than can be kept" in managed.check()
     managed = Managed(contextlib.nullcontext(large), {}, None, lambda _: None, lambda: None)
     with managed:
-        assert managed.why_not == ""
+        assert managed.check() == ""
+
+
+def test_what_cannot_be_copied_is_in_nobodys_way() -> None:
+    class Shy:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("nobody is to look")
+
+    lazy, sparse, shy = nn.LazyLinear(2), torch.eye(2).to_sparse(), Shy()
+
+    @contextlib.contextmanager
+    def looking(*_: Any) -> Any:
+        yield
+
+    managed = Managed(looking(lazy, sparse), {}, None, lambda _: None, lambda: None)
+    with managed:
+        assert managed.check() == ""
+    managed = Managed(looking(shy), {}, None, lambda _: None, lambda: None)
+    with managed:
+        assert "cannot be looked at (RuntimeError: nobody is to look)" in managed.check()
 
 
 def test_an_error_of_a_manager_is_its_own() -> None:

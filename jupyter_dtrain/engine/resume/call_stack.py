@@ -79,8 +79,8 @@ class FrameLocation:
             if why_not:
                 raise NoPlace(f"line {loop.place.line}: {why_not}")
         for *_, manager in self.managers:
-            if manager.why_not:
-                raise NoPlace(f"line {self.frame.f_lineno}: {manager.why_not}")
+            if why_not := manager.check():
+                raise NoPlace(f"line {self.frame.f_lineno}: {why_not}")
         items = {id(loop.items) for loop in self.loops if isinstance(loop, Loop)}
         frame = self.frame
         for name, value in (frame.f_locals if self.unit.is_cell else read_variables(frame)).items():

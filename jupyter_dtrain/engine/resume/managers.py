@@ -13,7 +13,7 @@ import io
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.autograd import profiler
+from torch.nn.parameter import is_lazy
 
 from ...capture.process_state import ProcessSettings
 from ...capture.random_state import RandomState
@@ -113,8 +114,8 @@ class Watched:
             modules = walk.modules
             room = _ROOM
             for obj in walk.held:
-                size = obj.nbytes if isinstance(obj, torch.Tensor | np.ndarray) else 0
-                if size > room or (isinstance(obj, torch.Tensor) and type(obj) not in (torch.Tensor, nn.Parameter)):
+                size = _num_bytes(obj)
+                if size is None or size > room:
                     self._large.append((obj, _version(obj)))
                     continue
                 room -= size
@@ -127,12 +128,10 @@ class Watched:
         self._of_libraries = not modules <= _OF_NO_LIBRARY
         self._settings = None if modules <= _SET_NOTHING else ProcessSettings.now(of_libraries=self._of_libraries)
         self._random_state = None if modules <= _DRAW_NOTHING else RandomState.now()
-        self.why_not = ""
 
-    def entered(self) -> None:
-        """Take note that the manager has been entered."""
-        if any(_version(obj) != version for obj, version in self._large):
-            self.why_not = f"entering {type(self._manager).__name__} has changed more than can be kept to do it again"
+    def has_changed_too_much(self) -> bool:
+        """Return whether something has changed of which there is no copy."""
+        return any(_version(obj) != version for obj, version in self._large)
 
     def found(self, namespace: dict[str, Any]) -> Found:
         """Return what was something else when the manager was entered."""
@@ -153,8 +152,17 @@ def _generator_manager(kind: Any, func: Any, args: Any, kwds: Any) -> Any:
     return kind(func, args, kwds)
 
 
+def _num_bytes(obj: Any) -> int | None:
+    """Return how many bytes a copy takes; ``None`` where none can be made: of a parameter that is elsewhere or has no shape yet, say."""
+    if isinstance(obj, torch.Tensor):
+        plain = type(obj) in (torch.Tensor, nn.Parameter) and obj.layout == torch.strided and not (obj.is_meta or obj.is_nested)
+        return obj.nbytes if plain else None
+    return obj.nbytes if isinstance(obj, np.ndarray) else 0
+
+
 def _version(obj: Any) -> tuple[Any, ...]:
-    return (obj._version, tuple(obj.shape)) if isinstance(obj, torch.Tensor) and not obj.is_inference() else (0,)
+    counts = isinstance(obj, torch.Tensor) and not is_lazy(obj) and not obj.is_inference()
+    return (obj._version, tuple(obj.shape)) if counts else (0,)
 
 
 @dataclass
@@ -201,17 +209,23 @@ class Managed:
     again: Again | None
     on_entered: Callable[[Managed], None]
     on_left: Callable[[], object]
-    watched: Watched | None = field(default=None)
+    watched: Watched | None = None
+    why_not: str = ""
 
     def __enter__(self) -> Any:
-        self.watched = Watched(self.manager, self.namespace)
+        name = self.manager.func.__name__ if isinstance(self.manager, GENERATORS) else type(self.manager).__name__
+        try:
+            self.watched = Watched(self.manager, self.namespace)
+        except Exception as error:  # of an object that does not let others look at it
+            self.why_not = f"what entering {name} may change cannot be looked at ({type(error).__name__}: {error})"
         try:
             value = type(self.manager).__enter__(self.manager)
         finally:
             if self.again is not None:
                 self.again.arrive(self.manager, self.namespace)
                 self.again = None
-        self.watched.entered()
+        if self.watched is not None and self.watched.has_changed_too_much():
+            self.why_not = f"entering {name} has changed more than can be kept to do it again"
         self.on_entered(self)
         return value
 
@@ -219,12 +233,11 @@ class Managed:
         self.on_left()
         return type(self.manager).__exit__(self.manager, kind, error, trace)
 
-    @property
-    def why_not(self) -> str:
-        """What keeps a run from being resumed inside; empty if nothing does."""
+    def check(self) -> str:
+        """Return what keeps a run from being resumed inside; empty if nothing does."""
         if isinstance(self.manager, ExitStack) and self.manager._exit_callbacks:  # type: ignore[attr-defined]
             return "an ExitStack holds what is to be done at the end of its block"
-        return self.watched.why_not if self.watched is not None else ""
+        return self.why_not
 
     def state_dict(self, index: int, number: int) -> dict[str, Any]:
         """Return what goes into a snapshot, by keys that no variable has."""
@@ -243,6 +256,11 @@ class Kept:
     """A value that a snapshot may lack: it is made again then."""
 
     value: Any
+
+
+def is_found(name: str) -> bool:
+    """Return whether a key of a snapshot's values is that of what a manager found."""
+    return name.startswith("found ")
 
 
 def again(values: Mapping[str, Any], index: int, number: int, namespace: dict[str, Any]) -> tuple[Again, Recipe | None] | None:

@@ -17,7 +17,9 @@ from ...transport.parcel import Parcel
 from ..cell_results import CellResults
 from ..dedup import Apart, Common
 from ..resume.loops import Loops
+from ..resume.managers import is_found
 from ..resume.position import Position
+from ..send_checks import CannotSave
 from ..side_effects.file_journal import FileLog
 from ..side_effects.shown_output import Count, Shown
 from ..side_effects.temp_dirs import TemporaryFolders
@@ -181,6 +183,8 @@ class RankState:
             )
         if saved is None:
             return None
+        if any(is_found(name) for names in saved.extra for name in names):
+            raise CannotSave("with", "something cannot be sent of what its manager found when it was entered")
         if self._file_log is not None:
             self._file_log.snapshot(number, step=self._observer.step, place=position.describe())
         packed, own = common.add_own(saved.packed) if common is not None else (saved.packed, {})
