@@ -535,6 +535,55 @@ def hooked(layer):
         "1.0",
         compare=CMP[:-1] + ", 'hooks': len(model[0]._forward_hooks)}",
     ),
+    case(
+        "module_beside",
+        """
+from pathlib import Path
+Path("scopes.py").write_text('''
+from contextlib import contextmanager
+GAIN = 1.0
+LOG = []
+@contextmanager
+def having(value):
+    global GAIN
+    old, GAIN = GAIN, value
+    LOG.append(value)
+    yield
+    GAIN = old
+    LOG.append("end")
+def gain(): return GAIN
+''')
+from scopes import having, gain, LOG
+LOG.clear()
+""",
+        "with having(2.0):\n" + body("gain()"),
+        "gain()",
+        compare=CMP[:-1] + ", 'log': LOG, 'now': gain()}",
+    ),
+    case(
+        "module_by_name",
+        """
+from pathlib import Path
+Path("levels.py").write_text('''
+class Scope:
+    level = 1.0
+    def __init__(self, value): self.value = value
+    def __enter__(self):
+        global CURRENT
+        self.old, CURRENT = CURRENT, self
+        self.before, Scope.level = Scope.level, self.value
+    def __exit__(self, *_):
+        global CURRENT
+        CURRENT = self.old
+        Scope.level = self.before
+CURRENT = None
+''')
+import levels
+""",
+        "with levels.Scope(2.0):\n" + body("levels.Scope.level"),
+        "levels.Scope.level",
+        compare=CMP[:-1] + ", 'now': [str(levels.CURRENT), levels.Scope.level]}",
+    ),
 ]
 IN_GATE = ("ema_swap", "keep_weights_class", "two_items", "log_file", "in_function", "exit_stack")
 
