@@ -13,6 +13,7 @@ import pytest
 
 from jupyter_dtrain.analysis.names import find_names
 from jupyter_dtrain.capture.bundle import pack
+from jupyter_dtrain.integrations import registry
 from jupyter_dtrain.integrations.registry import look
 from tests.unit.test_copy_restore import Case, comparable
 
@@ -378,6 +379,7 @@ INTEGRATION = Objlib()
 
 @pytest.mark.parametrize(("goes_along", "gain"), [(False, 1.0), (True, 0.5)])
 def test_of_a_library_with_an_integration_its_word_goes_first(goes_along, gain, library, notebook, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_is_told", False)  # by a test before, which makes settings here
     name = f"objlib_{goes_along}".lower()
     (tmp_path / f"{name}.py").write_text(INTEGRATION.format(goes_along))
     information = tmp_path / "objlib_dtrain-1.0.dist-info"
