@@ -19,7 +19,7 @@ import psutil
 
 from . import guard
 from .abstract_processes import Processes, StartMethod
-from .successor import PromotedGuard, Successor
+from .successor import GuardProcess, Successor
 
 # The guard itself kills after a grace; this is for one that does not answer.
 STOP_LIMIT = timedelta(seconds=guard.GRACE + guard.GIVE_UP + 2)
@@ -57,7 +57,7 @@ class GuardedProcesses(Processes):
         self._changed = threading.Condition()
         self._writing = threading.Lock()
         self._kernel = os.getpid()
-        self._guard: subprocess.Popen[bytes] | PromotedGuard
+        self._guard: subprocess.Popen[bytes] | GuardProcess
         self._successor: Successor | None
         self._guard, self._successor = _promoted(folders) or _launched(folders)
         if self._successor is not None:
@@ -210,7 +210,7 @@ def _launched(folders: Sequence[Path]) -> tuple[subprocess.Popen[bytes], Success
     return process, successor
 
 
-def _promoted(folders: Sequence[Path]) -> tuple[PromotedGuard, Successor] | None:
+def _promoted(folders: Sequence[Path]) -> tuple[GuardProcess, Successor] | None:
     """Return a guard that was the template of one that is gone, if there is any: PyTorch is imported there."""
     for other in list(_ALL):
         if not other.guard_alive and (left := other.take_successor()) is not None and (following := Successor.make()) is not None:

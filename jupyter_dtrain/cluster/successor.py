@@ -25,7 +25,7 @@ END_LIMIT = timedelta(seconds=2)
 MESSAGE_SIZE = 32  # bytes: a pid
 
 
-class PromotedGuard:
+class GuardProcess:
     """A guard that is not this process's child, as far as it is used as a ``subprocess.Popen``.
 
     Parameters
@@ -83,12 +83,12 @@ class Successor:
         """Know what the process at the other end is started with."""
         self._started_with = {"argv": list(argv), "env": dict(env)}
 
-    def promote(self, folders: Sequence[Path], log: Path, following: Successor) -> PromotedGuard | None:
+    def promote(self, folders: Sequence[Path], log: Path, following: Successor) -> GuardProcess | None:
         """Let the process be the guard of a cluster with these folders, and of the process with the line `following`.
 
         Returns
         -------
-        PromotedGuard or None
+        GuardProcess or None
             ``None``: there is no such process, or it does not answer, and has been ended for it.
         """
         if self._kernel != os.getpid() or self._started_with is None or (process := self._process()) is None:
@@ -97,7 +97,7 @@ class Successor:
         message = {"kernel": os.getpid(), "folders": [*map(str, folders)], "read_once": READ_ONCE, "whatever": WHATEVER}
         message |= self._started_with
         (requests, ours), (events, theirs), said = os.pipe(), os.pipe(), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        guard = PromotedGuard(pid, pidfd, open(ours, "wb"), open(events, "rb", buffering=0))  # noqa: PTH123,SIM115
+        guard = GuardProcess(pid, pidfd, open(ours, "wb"), open(events, "rb", buffering=0))  # noqa: PTH123,SIM115
         try:
             socket.send_fds(self._ours, [json.dumps(message).encode()], [requests, theirs, said, following.theirs.fileno()])
         except OSError:

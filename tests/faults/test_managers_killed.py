@@ -28,6 +28,16 @@ GAIN = 1.0
 seen = []
 """
 
+OVERRIDE = """
+@contextlib.contextmanager
+def override(obj, **kw):
+    old = {k: getattr(obj, k) for k in kw}
+    for k, v in kw.items(): setattr(obj, k, v)
+    try: yield obj
+    finally:
+        for k, v in old.items(): setattr(obj, k, v)
+"""
+
 
 def body(gain, indent=1, extra=""):
     text = f"""for epoch in range(2):
@@ -72,15 +82,7 @@ class Override:
     ),
     case(
         "gen_attr",
-        """
-@contextlib.contextmanager
-def override(obj, **kw):
-    old = {k: getattr(obj, k) for k in kw}
-    for k, v in kw.items(): setattr(obj, k, v)
-    try: yield obj
-    finally:
-        for k, v in old.items(): setattr(obj, k, v)
-""",
+        OVERRIDE,
         "with override(cfg, gain=2.0) as c:\n" + body("cfg.gain"),
         "cfg.gain",
     ),
@@ -164,15 +166,7 @@ ema = EMA(model, .9)
     case("mock_object", "from unittest import mock", "with mock.patch.object(cfg, 'gain', 2.0):\n" + body("cfg.gain"), "cfg.gain"),
     case(
         "exit_stack",
-        """
-@contextlib.contextmanager
-def override(obj, **kw):
-    old = {k: getattr(obj, k) for k in kw}
-    for k, v in kw.items(): setattr(obj, k, v)
-    try: yield obj
-    finally:
-        for k, v in old.items(): setattr(obj, k, v)
-""",
+        OVERRIDE,
         "with contextlib.ExitStack() as stack:\n    stack.enter_context(override(cfg, gain=2.0))\n" + body("cfg.gain"),
         "cfg.gain",
     ),
@@ -197,26 +191,14 @@ level = Level()
     ),
     case(
         "changed_inside",
-        """
-@contextlib.contextmanager
-def override(obj, **kw):
-    old = {k: getattr(obj, k) for k in kw}
-    for k, v in kw.items(): setattr(obj, k, v)
-    yield obj
-    for k, v in old.items(): setattr(obj, k, v)
-""",
+        OVERRIDE,
         "with override(cfg, gain=2.0) as c:\n" + body("cfg.gain", extra="c.gain *= 0.9"),
         "cfg.gain",
     ),
     case(
         "in_function",
-        """
-@contextlib.contextmanager
-def override(obj, **kw):
-    old = {k: getattr(obj, k) for k in kw}
-    for k, v in kw.items(): setattr(obj, k, v)
-    yield obj
-    for k, v in old.items(): setattr(obj, k, v)
+        OVERRIDE
+        + """
 def train():
     with override(cfg, gain=2.0) as c:
 """
@@ -226,14 +208,7 @@ def train():
     ),
     case(
         "two_items",
-        """
-@contextlib.contextmanager
-def override(obj, **kw):
-    old = {k: getattr(obj, k) for k in kw}
-    for k, v in kw.items(): setattr(obj, k, v)
-    yield obj
-    for k, v in old.items(): setattr(obj, k, v)
-""",
+        OVERRIDE,
         "with torch.enable_grad(), override(cfg, gain=2.0) as c, override(cfg, gain=cfg.gain + 1):\n" + body("cfg.gain"),
         "cfg.gain",
     ),

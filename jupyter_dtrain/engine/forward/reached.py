@@ -25,7 +25,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ...analysis.code_objects import everything, names_in
+from ...analysis.code_objects import closed_over, everything, names_in
 from ...serialization.item_restore import is_frame
 from ...serialization.python_reducers import attribute_holders
 from ...serialization.shared_values import is_shared_value
@@ -191,11 +191,7 @@ class Walk:
         if vars(function):
             self._hold(vars(function))
         found: list[Any] = [*vars(function).values(), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        for cell in function.__closure__ or ():
-            try:
-                found.append(cell.cell_contents)
-            except ValueError:  # it has no value yet
-                continue
+        found += closed_over(function)
         for name in names:
             value = namespace.get(name)
             if not isinstance(value, ModuleType):

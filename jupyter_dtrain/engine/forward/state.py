@@ -102,7 +102,7 @@ class State:
             else:
                 found.append(Change(holder))
         found += [Change(tensor) for tensor, version, copy in self._tensors if _was_written(tensor, version, copy)]
-        found += [Change(array) for array, copy in self._arrays if copy is not None and not _are_same_arrays(array, copy)]
+        found += [Change(array) for array, copy in self._arrays if copy is not None and not same_arrays(array, copy)]
         found += [Change(other) for other, items in self._others if not _are_same_items(items_of(other), items)]
         return found
 
@@ -125,7 +125,7 @@ class State:
                     else:
                         tensor.data = copy
         for array, numbers in self._arrays:
-            if numbers is not None and not _are_same_arrays(array, numbers):
+            if numbers is not None and not same_arrays(array, numbers):
                 array[...] = numbers
         for other, items in self._others:
             if not _are_same_items(items_of(other), items):
@@ -207,10 +207,13 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
     return torch.equal(left, right) or (left.is_floating_point() and torch.allclose(left, right, rtol=0.0, atol=0.0, equal_nan=True))
 
 
-def _are_same_arrays(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
+def same_arrays(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
+    """Return whether two arrays have the same shape, type and numbers, or objects."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
     if left.dtype.hasobject:
         return all(a is b for a, b in zip(left.flat, right.flat, strict=True))
-    return left.shape == right.shape and left.tobytes() == right.tobytes()
+    return left.tobytes() == right.tobytes()
 
 
 def _are_same_items(left: Any, right: Any) -> bool:

@@ -13,7 +13,7 @@ from ...capture.process_state import ProcessSettings
 from ...capture.random_state import RandomState
 from ...serialization.copy_restore import ABSENT, Contents, attributes_of, restore
 from ...serialization.item_restore import is_frame, items_of
-from ..forward.state import same
+from ..forward.state import same, same_arrays
 
 
 @dataclass
@@ -96,7 +96,7 @@ def _is_same(obj: Any, items: Any) -> bool:
     if isinstance(obj, torch.Tensor):
         return same(obj, items)
     if isinstance(obj, np.ndarray):
-        return bool(obj.shape == items.shape) and obj.dtype == items.dtype and obj.tobytes() == items.tobytes()
+        return same_arrays(obj, items)
     now = items_of(obj)
     if isinstance(now, list):
         return len(now) == len(items) and all(map(is_, now, items))

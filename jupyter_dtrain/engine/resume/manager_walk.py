@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -111,7 +111,7 @@ class ManagerWalk(Walk):
         return super()._of_class(kind)
 
     def _of_function(self, function: FunctionType) -> Iterable[Any]:
-        found = [*super()._of_function(function), *_closed_over(function)]
+        found = [*super()._of_function(function), *code_objects.closed_over(function)]
         names = _names_in(function.__code__)
         if function.__globals__ is self._namespace:
             self.names.update(names)
@@ -147,12 +147,6 @@ def _is_code(value: object) -> bool:
 @lru_cache(512)
 def _names_in(code: CodeType) -> frozenset[str]:
     return frozenset(code_objects.names_in(code))
-
-
-def _closed_over(function: FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # it has no value yet
-            yield cell.cell_contents
 
 
 @lru_cache(128)
