@@ -8,7 +8,7 @@ they held. Libraries that others import, as PyTorch does, are not looked at: tha
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -21,6 +21,7 @@ from .library_state import EVERYBODYS, has_come, is_apart
 
 _firsts: dict[int, tuple[Any, Held]] = {}
 _packages: set[str] = set()
+_begun: dict[int, tuple[Any, Held]] = {}  # by integrations, as the cell began
 
 
 def changed_objects() -> LibraryObjects:
@@ -45,12 +46,28 @@ def _changed(found: LibraryObjects) -> dict[int, Any]:
 
 
 def _is_as_at_first(obj: Any) -> bool:
-    first = _firsts.get(id(obj))
-    return first is not None and first[0] is obj and holds(obj, first[1])
+    return any(first is not None and first[0] is obj and holds(obj, first[1]) for first in (_begun.get(id(obj)), _firsts.get(id(obj))))
 
 
-def _note(packages: set[str], *, but: dict[int, Any]) -> None:
-    """Note what the objects of `packages` hold now, but for those that the cell has changed before."""
+@contextmanager
+def begun_by_integrations() -> Iterator[None]:
+    """Take what objects of libraries hold where the ``with`` block begins, which integrations have put there, for none of the cell's."""
+    with suppress(Exception):
+        _begun.update(_held_by(_changed(_everything(_packages))))
+    try:
+        yield
+    finally:
+        _begun.clear()
+
+
+def _held_by(objects: dict[int, Any]) -> dict[int, tuple[Any, Held]]:
+    found = _everything(_packages)
+    references = ((key, obj, found.references.get(key)) for key, obj in objects.items())
+    return {key: (obj, Held(*reference[1][4:])) for key, obj, reference in references if reference is not None}
+
+
+def _note(packages: set[str], *, but: Container[int]) -> None:
+    """Note what the objects of `packages` hold now, `but` for some."""
     _packages.update(packages)
     found = _everything(packages)
     for obj in found.objects:
@@ -65,7 +82,8 @@ def firsts_noted(texts: Iterable[str]) -> Iterator[None]:
     noted = _Noted(frozenset(word for text in texts if "import" in text for word in words_of(text)))
     sys.meta_path.insert(0, noted)
     with suppress(Exception):
-        _note({word for word in noted.words if word in sys.modules and word not in _packages}, but={})
+        new = {word for word in noted.words if word in sys.modules and word not in _packages}
+        _note(_packages | new, but=_firsts)  # what came with an earlier cell is the engine's own again
     try:
         yield
     finally:

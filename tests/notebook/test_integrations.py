@@ -119,3 +119,16 @@ def test_one_that_cannot_be_used_is_an_error_once_its_library_is_there(installed
     assert "The integration of brokentracker: toytracker_dtrain:MISSING cannot be used (AttributeError: " in cell.error[1]
     installed.run("del sys.modules['brokentracker'], brokentracker")
     assert installed.run("%%distribute --engines 2\n1 + 1").result == "2"
+
+
+def test_what_stays_on_the_engines_of_one_that_is_gone_is_none_of_a_cells(installed):
+    """The engines keep the library that a cell has used; the notebook has neither it nor its integration any more."""
+    installed.run("import toytracker\ntracker = toytracker.begin('mine')")
+    installed.run("%%distribute --engines 2\nimport math\ntracker.log('from the cell')\nassert toytracker.state.lines")
+    installed.run("folder = sys.path.pop(0)\nfor name in ('toytracker', 'toytracker_dtrain'): sys.modules.pop(name, None)")
+    installed.run("del toytracker, tracker, name")
+    try:
+        cell = installed.run("%%distribute --engines 2\nimport math\nmath.floor(1.5)")
+    finally:
+        installed.run("sys.path.insert(0, folder)\ndel folder")
+    assert (cell.result, cell.stderr) == ("1", "")
