@@ -31,8 +31,8 @@ from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
 from ..system.interpreter import collection_paused
-from .import_effects import imported_for_effect
-from .library_patches import patches, text_of
+from .import_effects import imported_for_effect, kinds_of, put_there_by_calls
+from .library_patches import Patch, patches, text_of
 from .unsendable import Search, message_of
 
 
@@ -90,6 +90,7 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
     imported: list[ModuleType] = []
     states: list[object] = []
     of_libraries: list[object] = []
+    by_calls: dict[tuple[type, str], Patch] = {}
     refused: dict[int, object] = {}
     imports = [sys.modules[name] for name in names.imports if name in sys.modules]
     texts = [text for text in namespace.get("In", ()) if isinstance(text, str)]
@@ -123,7 +124,9 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
                     return None
                 whole.refer(librarys.references)
             kept = library_states(used, but={state.place for state in librarys.states})
-            of_libraries[:] = [*imported_for_effect(namespace, used, modules), *kept, *librarys.states]
+            kinds = kinds_of(used)
+            put = [by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(kinds)]
+            of_libraries[:] = [*imported_for_effect(namespace, used, modules, kinds), *put, *kept, *librarys.states]
             of_libraries[:] = [state for state in of_libraries if id(state) not in refused]
             if going_along := (*of_libraries, *states):
                 whole.dump(going_along)

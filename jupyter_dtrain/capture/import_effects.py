@@ -21,7 +21,8 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeGuard
 
 from ..analysis.imports import brought
-from ..serialization.library_state import packages_of
+from ..serialization.library_state import modules_of, packages_of
+from .library_patches import Patch
 
 _OF_THE_PROCESS = frozenset({"IPython", "ipykernel", "ipywidgets", "jupyter_dtrain", "matplotlib", "torch", "numpy", "__main__"})
 _EVERYBODYS = frozenset({"torch", "numpy", "pandas", "scipy", "matplotlib"})  # to which nearly all libraries refer
@@ -40,14 +41,27 @@ class Imported:
         return _imported, (self.name,)
 
 
-def imported_for_effect(namespace: Mapping[str, Any], objects: Iterable[object], beside: Iterable[ModuleType] = ()) -> list[Imported]:
+def put_there_by_calls(kinds: Iterable[type]) -> list[Patch]:
+    """Return the functions that a call has made and put into `kinds`, classes of another library, or others of it (``tqdm.pandas()``)."""
+    packages = {str(kind.__module__).partition(".")[0] for kind in kinds if _made_by_calls(kind)}
+    if not packages:
+        return []
+    modules = sys.modules.copy()
+    others = (value for package in packages for module in modules_of(package, modules) for value in list(vars(module).values()))
+    everywhere = {id(kind): kind for kind in (*kinds, *filter(_is_class, others)) if str(kind.__module__).partition(".")[0] in packages}
+    return [Patch(kind, name, function) for kind in everywhere.values() for name, function in _made_by_calls(kind)]
+
+
+def imported_for_effect(
+    namespace: Mapping[str, Any], objects: Iterable[object], beside: Iterable[ModuleType] = (), kinds: Iterable[type] | None = None
+) -> list[Imported]:
     """Return the modules that the cells which were run in `namespace` have imported and that have an effect on `objects`.
 
     What modules `beside` the notebook put into classes goes along itself.
     """
     objects = list(objects)
     here = {module.__name__ for module in beside}
-    patched_by = [name for name in _patched_by(objects) if name not in here]
+    patched_by = [name for name in _patched_by(kinds_of(objects) if kinds is None else kinds) if name not in here]
     packages = set(packages_of(objects))
     if not (packages or patched_by):
         return []
@@ -125,18 +139,11 @@ def _is_class(value: object) -> TypeGuard[type]:
     return issubclass(type(value), type)
 
 
-def _patched_by(objects: Iterable[object]) -> list[str]:
+def _patched_by(kinds: Iterable[type]) -> list[str]:
     """Return the modules that have given an attribute to a class which is another library's."""
-    objects = list(objects)
-    kinds = set(map(type, objects))
-    if any(issubclass(kind, type) for kind in kinds):
-        kinds |= {obj for obj in objects if _is_class(obj)}
-    if ModuleType in kinds:  # whose classes the cell may make objects of
-        modules = [obj for obj in objects if type(obj) is ModuleType]
-        kinds |= {value for module in modules for value in list(vars(module).values()) if _is_class(value)}
     num_modules = len(sys.modules)  # who patches was imported
     found: set[str] = set()
-    for kind in {base for one in kinds for base in one.__mro__}:
+    for kind in kinds:
         known = _known.get(id(kind))
         if known is None or known[0]() is not kind or known[1] != (num_modules, len(vars(kind))):
             known = _known[id(kind)] = weakref.ref(kind), (num_modules, len(vars(kind))), _others_in(kind)
@@ -147,6 +154,40 @@ def _patched_by(objects: Iterable[object]) -> list[str]:
 
 
 _known: dict[int, tuple[weakref.ref[type], tuple[int, int], frozenset[str]]] = {}
+
+
+def kinds_of(objects: list[object]) -> set[type]:
+    """Return the classes of `objects`, those among them, and their bases."""
+    kinds = set(map(type, objects))
+    if any(issubclass(kind, type) for kind in kinds):
+        kinds |= {obj for obj in objects if _is_class(obj)}
+    if ModuleType in kinds:  # whose classes the cell may make objects of
+        modules = [obj for obj in objects if type(obj) is ModuleType]
+        kinds |= {value for module in modules for value in list(vars(module).values()) if _is_class(value)}
+    return {base for one in kinds for base in one.__mro__}
+
+
+def _made_by_calls(kind: type) -> list[tuple[str, FunctionType]]:
+    """Return the functions of other libraries in `kind` that are made within another function: an import does not put them there."""
+    own = str(kind.__module__).partition(".")[0]
+    known = _made.get(id(kind))
+    if known is None or known[0]() is not kind or known[1] != len(vars(kind)):
+        no_others = {"", "None", own, *_OF_THE_PROCESS, *sys.stdlib_module_names}
+        found: list[tuple[str, FunctionType]] = []
+        if own not in ("builtins", "__main__", *sys.stdlib_module_names):
+            found += [
+                (name, value)
+                for name, value in list(vars(kind).items())
+                if type(value) is FunctionType
+                and "<locals>" in value.__qualname__
+                and str(value.__module__).partition(".")[0] not in no_others
+                and not hasattr(value, "__wrapped__")
+            ]
+        known = _made[id(kind)] = weakref.ref(kind), len(vars(kind)), found
+    return known[2]
+
+
+_made: dict[int, tuple[weakref.ref[type], int, list[tuple[str, FunctionType]]]] = {}
 
 
 def _others_in(kind: type) -> frozenset[str]:
