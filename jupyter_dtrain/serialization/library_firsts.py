@@ -21,7 +21,6 @@ from .library_state import EVERYBODYS, has_come, is_apart
 
 _firsts: dict[int, tuple[Any, Held]] = {}
 _packages: set[str] = set()
-_begun: dict[int, tuple[Any, Held]] = {}  # by integrations, as the cell began
 
 
 def changed_objects() -> LibraryObjects:
@@ -46,24 +45,8 @@ def _changed(found: LibraryObjects) -> dict[int, Any]:
 
 
 def _is_as_at_first(obj: Any) -> bool:
-    return any(first is not None and first[0] is obj and holds(obj, first[1]) for first in (_begun.get(id(obj)), _firsts.get(id(obj))))
-
-
-@contextmanager
-def begun_by_integrations() -> Iterator[None]:
-    """Take what objects of libraries hold where the ``with`` block begins, which integrations have put there, for none of the cell's."""
-    with suppress(Exception):
-        _begun.update(_held_by(_changed(_everything(_packages))))
-    try:
-        yield
-    finally:
-        _begun.clear()
-
-
-def _held_by(objects: dict[int, Any]) -> dict[int, tuple[Any, Held]]:
-    found = _everything(_packages)
-    references = ((key, obj, found.references.get(key)) for key, obj in objects.items())
-    return {key: (obj, Held(*reference[1][4:])) for key, obj, reference in references if reference is not None}
+    first = _firsts.get(id(obj))
+    return first is not None and first[0] is obj and holds(obj, first[1])
 
 
 def _note(packages: set[str], *, but: Container[int]) -> None:
@@ -83,7 +66,7 @@ def firsts_noted(texts: Iterable[str]) -> Iterator[None]:
     sys.meta_path.insert(0, noted)
     with suppress(Exception):
         new = {word for word in noted.words if word in sys.modules and word not in _packages}
-        _note(_packages | new, but=_firsts)  # what came with an earlier cell is the engine's own again
+        _note(_packages | new, but=_firsts)  # of a library whose integration is gone, nothing has been noted
     try:
         yield
     finally:

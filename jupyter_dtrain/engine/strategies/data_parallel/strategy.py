@@ -10,7 +10,6 @@ import torch
 
 from ....integrations.base import RunScope
 from ....integrations.registry import run_scopes
-from ....serialization.library_firsts import begun_by_integrations
 from ...user_frames import users_line
 from ..base import Strategy
 from .training import DataParallelTraining
@@ -62,7 +61,7 @@ class DataParallel(Strategy):
             talk=self.context.talk,
             users_line=users_line,
         )
-        with self._training.installed(), run_scopes(run), begun_by_integrations():
+        with self._training.installed(), run_scopes(run):
             yield
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
