@@ -31,7 +31,7 @@ from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
 from ..system.interpreter import collection_paused
-from .import_effects import imported_for_effect, kinds_of, put_there_by_calls
+from .import_effects import classes_of, imported_for_effect, put_there_by_calls
 from .library_patches import Patch, patches, text_of
 from .unsendable import Search, message_of
 
@@ -124,9 +124,9 @@ def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
                     return None
                 whole.refer(librarys.references)
             kept = library_states(used, but={state.place for state in librarys.states})
-            kinds = kinds_of(used)
-            put = [by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(kinds)]
-            of_libraries[:] = [*imported_for_effect(namespace, used, modules, kinds), *put, *kept, *librarys.states]
+            classes = classes_of(used)
+            put = [by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(classes)]
+            of_libraries[:] = [*imported_for_effect(namespace, used, classes, modules), *put, *kept, *librarys.states]
             of_libraries[:] = [state for state in of_libraries if id(state) not in refused]
             if going_along := (*of_libraries, *states):
                 whole.dump(going_along)

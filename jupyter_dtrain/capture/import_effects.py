@@ -26,6 +26,8 @@ from .library_patches import Patch
 
 _OF_THE_PROCESS = frozenset({"IPython", "ipykernel", "ipywidgets", "jupyter_dtrain", "matplotlib", "torch", "numpy", "__main__"})
 _EVERYBODYS = frozenset({"torch", "numpy", "pandas", "scipy", "matplotlib"})  # to which nearly all libraries refer
+_NOT_LOOKED_INTO = sys.stdlib_module_names | {"builtins", "__main__"}
+_PUT_NOTHING = sys.stdlib_module_names | _OF_THE_PROCESS | {"", "None"}
 
 
 _PLAIN = frozenset({type(None), str, int, float, bool, tuple, dict, list, set})
@@ -53,15 +55,15 @@ def put_there_by_calls(kinds: Iterable[type]) -> list[Patch]:
 
 
 def imported_for_effect(
-    namespace: Mapping[str, Any], objects: Iterable[object], beside: Iterable[ModuleType] = (), kinds: Iterable[type] | None = None
+    namespace: Mapping[str, Any], objects: Iterable[object], classes: Iterable[type], beside: Iterable[ModuleType] = ()
 ) -> list[Imported]:
-    """Return the modules that the cells which were run in `namespace` have imported and that have an effect on `objects`.
+    """Return the modules that cells run in `namespace` have imported and that have an effect on `objects`, which are of `classes`.
 
     What modules `beside` the notebook put into classes goes along itself.
     """
     objects = list(objects)
     here = {module.__name__ for module in beside}
-    patched_by = [name for name in _patched_by(kinds_of(objects) if kinds is None else kinds) if name not in here]
+    patched_by = [name for name in _patched_by(classes) if name not in here]
     packages = set(packages_of(objects))
     if not (packages or patched_by):
         return []
@@ -156,7 +158,7 @@ def _patched_by(kinds: Iterable[type]) -> list[str]:
 _known: dict[int, tuple[weakref.ref[type], tuple[int, int], frozenset[str]]] = {}
 
 
-def kinds_of(objects: list[object]) -> set[type]:
+def classes_of(objects: list[object]) -> set[type]:
     """Return the classes of `objects`, those among them, and their bases."""
     kinds = set(map(type, objects))
     if any(issubclass(kind, type) for kind in kinds):
@@ -168,26 +170,22 @@ def kinds_of(objects: list[object]) -> set[type]:
 
 
 def _made_by_calls(kind: type) -> list[tuple[str, FunctionType]]:
-    """Return the functions of other libraries in `kind` that are made within another function: an import does not put them there."""
+    """Return the functions of other libraries in `kind` that are made within another function: an import does not put them there.
+
+    They are looked for each time: a second call puts others under the same names.
+    """
     own = str(kind.__module__).partition(".")[0]
-    known = _made.get(id(kind))
-    if known is None or known[0]() is not kind or known[1] != len(vars(kind)):
-        no_others = {"", "None", own, *_OF_THE_PROCESS, *sys.stdlib_module_names}
-        found: list[tuple[str, FunctionType]] = []
-        if own not in ("builtins", "__main__", *sys.stdlib_module_names):
-            found += [
-                (name, value)
-                for name, value in list(vars(kind).items())
-                if type(value) is FunctionType
-                and "<locals>" in value.__qualname__
-                and str(value.__module__).partition(".")[0] not in no_others
-                and not hasattr(value, "__wrapped__")
-            ]
-        known = _made[id(kind)] = weakref.ref(kind), len(vars(kind)), found
-    return known[2]
-
-
-_made: dict[int, tuple[weakref.ref[type], int, list[tuple[str, FunctionType]]]] = {}
+    if own in _NOT_LOOKED_INTO:
+        return []
+    return [
+        (name, value)
+        for name, value in list(vars(kind).items())
+        if type(value) is FunctionType
+        and "<locals>" in value.__qualname__
+        and (home := str(value.__module__).partition(".")[0]) != own
+        and home not in _PUT_NOTHING
+        and not hasattr(value, "__wrapped__")
+    ]
 
 
 def _others_in(kind: type) -> frozenset[str]:

@@ -42,3 +42,12 @@ def test_a_cell_calls_what_a_call_has_put_there(name, without_them, notebook):
     notebook.plain("for kind in (pd.Series, pd.DataFrame): del kind.progress_apply, kind.progress_map")
     notebook.distribute("left = hasattr(df, 'progress_apply')")
     assert notebook.names["left"] is False
+
+
+def test_of_a_second_call_the_cell_finds_what_that_has_put_there(without_them, notebook):
+    notebook.plain(SETUP)
+    cell = "k = [cell.cell_contents for cell in pd.Series.progress_apply.__closure__ if isinstance(cell.cell_contents, dict)]"
+    for desc in ("first", "second"):
+        notebook.plain(f"tqdm.pandas(disable=True, desc={desc!r})")
+        notebook.distribute(cell)
+        assert notebook.names["k"] == [{"disable": True, "desc": desc}]
