@@ -25,8 +25,9 @@ from ..integrations.registry import look
 from ..serialization.array_windows import Windows
 from ..serialization.custom_reduce import go_back
 from ..serialization.leaves import trackable
+from ..serialization.library_changes import packages_of
 from ..serialization.library_objects import LibraryObjects
-from ..serialization.library_state import library_states, packages_of, stays
+from ..serialization.library_state import library_states, stays
 from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker

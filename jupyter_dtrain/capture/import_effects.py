@@ -21,7 +21,7 @@ from types import FunctionType, ModuleType
 from typing import Any, TypeGuard
 
 from ..analysis.imports import brought
-from ..serialization.library_state import modules_of, packages_of
+from ..serialization.library_changes import modules_of, packages_of
 from .library_patches import Patch
 
 _OF_THE_PROCESS = frozenset({"IPython", "ipykernel", "ipywidgets", "jupyter_dtrain", "matplotlib", "torch", "numpy", "__main__"})

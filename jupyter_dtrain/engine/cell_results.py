@@ -19,7 +19,8 @@ from ..serialization.custom_reduce import go_back, leave_to_classes
 from ..serialization.item_restore import items_of
 from ..serialization.leaves import Numbers, trackable
 from ..serialization.library_firsts import changed_objects
-from ..serialization.library_objects import LibraryObjects, is_sent_home
+from ..serialization.library_kinds import is_sent_home
+from ..serialization.library_objects import LibraryObjects
 from ..serialization.library_placing import librarys_objects
 from ..serialization.library_state import arrived, library_states
 from ..serialization.pickler import Packed, Packer

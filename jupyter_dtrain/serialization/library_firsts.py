@@ -15,9 +15,10 @@ from types import ModuleType
 from typing import Any
 
 from ..analysis.reached_names import words_of
+from .library_changes import EVERYBODYS
 from .library_objects import Held, LibraryObjects
 from .library_placing import fill, holds, librarys_objects
-from .library_state import EVERYBODYS, has_come, is_apart
+from .library_state import has_come, is_apart
 
 _firsts: dict[int, tuple[Any, Held]] = {}
 _packages: set[str] = set()

@@ -7,51 +7,29 @@ is found by a name, what is the notebook's, small tensors, and objects like itse
 
 from __future__ import annotations
 
-import argparse
-import logging
 import sys
-import threading
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from datetime import date, time, timedelta
-from decimal import Decimal
 from enum import Enum
-from fractions import Fraction
 from functools import partial
-from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any, NamedTuple
-
-import numpy as np
-import torch
-from torch import nn
 
 from ..analysis.reached_names import reached_names
 from ..integrations.registry import keeps_its_objects, reduced_by_library
-from .library_state import EVERYBODYS, LibraryState, Place, is_apart, is_of_the_process, is_the_notebooks, modules_of, stays_here
+from .library_changes import Place, is_of_the_process, is_the_notebooks, modules_of
+from .library_kinds import CONTAINERS, attributes_in, is_plain, is_sent_as_it_is, keeps_settings, lets_look, name_of
+from .library_state import LibraryState, is_apart, stays_here
 from .library_text import first_values
-from .python_reducers import SlotValues, slots_of
 
 Path = tuple[tuple[str, Any], ...]  # from a place on: attributes, and keys or indices of items
 LIBRARYS = "library's"  # how a reference begins that is written for such an object
-CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 BASES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
-_EXACTLY_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.Size, torch.device})
-_OF_PLAIN_KINDS = (Enum, PurePath, date, time, timedelta, Decimal, Fraction, np.generic, np.dtype)
-OF_EACH_PROCESS: tuple[type, ...] = (logging.Logger, type(threading.Lock()), type(threading.RLock()))
-"""What is made anew for another process, and is as good there."""
 _FEW = 50  # objects of a library, which are all looked at
 _MANY = 200  # items of a container: more are a table or a cache
 _MOST = 2000  # values in all that is at one place
-_LARGEST = 1 << 20  # bytes of a tensor or an array
 _STANDS_FOR_A_FUNCTION = frozenset({"__wrapped__", "__name__", "__code__", "__defaults__"})  # attributes
-_NAMESPACES = (SimpleNamespace, argparse.Namespace)
-_OTHER_THINGS = (type, ModuleType, BaseException, nn.Module, torch.Tensor, tuple, str, bytes, int, float, frozenset, Enum)
-_HOMES_OF_BASES = frozenset(
-    {"abc", "typing", "typing_extensions", "collections", "collections.abc", "_collections_abc", "types", "argparse"}
-)
 
 
 class Held(NamedTuple):
@@ -126,7 +104,7 @@ class LibraryObjects:
                         break
             for place, obj, is_said in kept:
                 is_kept = not is_said or id(obj) in self._owned or _holds_settings(obj)
-                if is_kept and reduced_by_library(obj) is NotImplemented and _lets_look(obj):
+                if is_kept and reduced_by_library(obj) is NotImplemented and lets_look(obj):
                     self._root(LibraryState(place, obj, "object"))
         return {id(obj) for obj in self.objects[before:]}
 
@@ -232,40 +210,6 @@ def line_about(state: LibraryState) -> str:
     return f"`{name}` is on the engines as its library makes it: what the notebook has put there cannot be sent. Set it inside the cell."
 
 
-def is_plain(kind: type) -> bool:
-    """Return whether objects of `kind` are values that do not change."""
-    return kind in _EXACTLY_PLAIN or issubclass(kind, _OF_PLAIN_KINDS)
-
-
-def is_sent_as_it_is(value: Any) -> bool:
-    """Return whether `value` is found by a name, is the notebook's, is a small tensor or array, or a free lock."""
-    kind = type(value)
-    if issubclass(kind, type | FunctionType | BuiltinFunctionType):
-        module = getattr(value, "__module__", None)
-        found: Any = sys.modules.get(module) if isinstance(module, str) else None
-        for part in str(getattr(value, "__qualname__", "")).split("."):
-            found = getattr(found, part, None)
-        return found is value or module == "__main__"
-    if kind is ModuleType:
-        return sys.modules.get(value.__name__) is value
-    if kind in (torch.Tensor, nn.Parameter):
-        return value.layout is torch.strided and value.is_leaf and value.nbytes <= _LARGEST
-    if kind is np.ndarray:
-        return not value.dtype.hasobject and value.nbytes <= _LARGEST
-    if issubclass(kind, OF_EACH_PROCESS):
-        return True
-    return str(kind.__module__) == "__main__"
-
-
-def is_sent_home(name: str, value: Any) -> bool:
-    """Return whether `value` goes home that a cell has given attribute `name` of a library's object: if not, it is the library's own."""
-    kind = type(value)
-    is_known = (
-        is_plain(kind) or issubclass(kind, tuple | frozenset) or kind in CONTAINERS or keeps_settings(kind) or is_sent_as_it_is(value)
-    )
-    return not is_of_the_process(name, value) and (is_known or not name.startswith("_"))
-
-
 def _holds_settings(container: Any) -> bool:
     items = container.values() if isinstance(container, dict) else container
     return len(items) <= _MANY and any(keeps_settings(type(item)) for item in items)
@@ -300,54 +244,3 @@ def _names_in(module: ModuleType) -> Iterator[tuple[str, str, bool]]:
             for part, held in list(vars(value).items()):
                 if (type(held) in CONTAINERS and not part.startswith("__")) or keeps_settings(type(held)):
                     yield name, part, True  # what is plain in a class is looked for in its text
-
-
-def _lets_look(obj: Any) -> bool:
-    """Return whether `obj` says what it is; a proxy for something that is not there may raise instead."""
-    try:
-        return obj.__class__ is not None
-    except Exception:
-        return False
-
-
-def keeps_settings(kind: type) -> bool:
-    """Return whether `kind` is a class in Python, a library's, whose objects hold attributes or items."""
-    if kind in _NAMESPACES:
-        return True
-    if not kind.__flags__ & 1 << 9:  # not made by a `class` statement or the like
-        return False
-    known = _kinds.get(id(kind))
-    if known is None or known[0]() is not kind:
-        known = _kinds[id(kind)] = weakref.ref(kind), _is_of_settings(kind)
-    return known[1]
-
-
-_kinds: dict[int, tuple[weakref.ref[type], bool]] = {}
-
-
-def _is_of_settings(kind: type) -> bool:
-    home = str(kind.__module__).partition(".")[0]
-    if home in EVERYBODYS or home in sys.stdlib_module_names or issubclass(kind, _OTHER_THINGS) or hasattr(kind, "__get__"):
-        return False
-    return all(_is_in_python(base) for base in kind.__mro__)
-
-
-def _is_in_python(kind: type) -> bool:
-    home = str(kind.__module__)
-    if kind is object or kind in CONTAINERS or home in _HOMES_OF_BASES:
-        return True
-    return home.partition(".")[0] not in sys.stdlib_module_names and str(getattr(sys.modules.get(home), "__file__", "")).endswith(".py")
-
-
-def attributes_in(obj: Any) -> dict[str, Any]:
-    """Return what `obj` holds in its dict and its slots, past its own ways to look attributes up."""
-    own: Any = None
-    with suppress(AttributeError):
-        own = object.__getattribute__(obj, "__dict__")
-    found = dict(own) if type(own) is dict else {}
-    return {**found, **SlotValues(obj)} if slots_of(type(obj)) else found
-
-
-def name_of(kind: type) -> str:
-    """Return the name of a class with that of its module."""
-    return f"{kind.__module__}.{kind.__qualname__}"

@@ -12,8 +12,10 @@ from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
-from .library_objects import BASES, CONTAINERS, OF_EACH_PROCESS, Held, Path, attributes_in, is_plain, name_of
-from .library_state import Place, is_apart, owner_of
+from .library_changes import Place
+from .library_kinds import CONTAINERS, OF_EACH_PROCESS, attributes_in, is_plain, name_of
+from .library_objects import BASES, Held, Path
+from .library_state import is_apart, owner_of
 from .python_reducers import slots_of
 
 _MISSING = object()

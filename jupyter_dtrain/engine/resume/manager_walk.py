@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from ...analysis import code_objects
 from ...serialization.copy_restore import attributes_of
 from ...serialization.iterators import is_iterator
-from ...serialization.library_state import EVERYBODYS
+from ...serialization.library_changes import EVERYBODYS
 from ..forward.holders import MODULES_OWN
 from ..forward.reached import Walk
 from ..tensor.placement_types import GlobalTensor
