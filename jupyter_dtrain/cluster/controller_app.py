@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from .guard import PR_SET_PDEATHSIG, prctl
+from .process_tree import PR_SET_PDEATHSIG, prctl
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from . import promotion
-from .guard import PR_SET_PDEATHSIG, prctl
+from .process_tree import PR_SET_PDEATHSIG, prctl
 from .template_line import KERNEL, LINE, REPLIES
 
 # What an engine does before its first cell: the imports that would make the first one slow.

@@ -6,8 +6,9 @@ away from their parents included, then remove the cluster's folders. On Linux th
 (``PR_SET_CHILD_SUBREAPER``), so "below" has no holes, and its own children die with it should someone kill the guard: all but the
 template, which watches the kernel as well and becomes the next guard (``promotion.py``).
 
-It runs as a script of the standard library and ``template_line.py`` alone, without ``site``: it starts in some 20 ms, stays small, and
-cannot fail over an environment that is being changed under it. ``guarded_processes.py`` is the kernel's side. Both talk in lines of JSON:
+It runs as a script of the standard library, ``process_tree.py`` and ``template_line.py`` alone, without ``site``: it starts in some 20 ms,
+stays small, and cannot fail over an environment that is being changed under it. ``guarded_processes.py`` is the kernel's side. Both talk in
+lines of JSON:
 
 - in: ``{"do": "start", "name", "argv", "env", "cwd", "log", "how"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
   the end of the input means stop too. `how` is ``"exec"``, ``"template"`` for the process that others are forked from
@@ -24,65 +25,20 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING or __package__:
+    from .process_tree import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, end_all_below, prctl
     from .template_line import Template
 else:  # as a script, behind the standard library
     sys.path.append(os.path.dirname(__file__))  # noqa: PTH120
+    from process_tree import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, end_all_below, prctl
     from template_line import Template
 
 GRACE = 0.5  # seconds between asking processes to leave and killing them
 PATIENCE = 1.0  # seconds that a process may be stopped, as by a SIGSTOP, which the others need
 GIVE_UP = 10.0  # seconds after which a process that cannot be killed (stuck in a driver) is left alone
 POLL = 0.25  # seconds between looks at the parent's pid where the system has no pidfd
-PR_SET_PDEATHSIG = 1
-PR_SET_CHILD_SUBREAPER = 36
-
-
-def prctl() -> Callable[[int, int], None]:
-    """Return Linux's prctl, and elsewhere a function that does nothing."""
-    if sys.platform != "linux":
-        return lambda _option, _value: None
-    import ctypes
-
-    libc = ctypes.CDLL(None)
-    return lambda option, value: libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0)
-
-
-def parents() -> dict[int, int]:
-    """Return every running process's parent by pid."""
-    found = {}
-    if os.path.isdir("/proc/self"):  # noqa: PTH112 - pathlib takes longer to import than the rest of this file
-        for entry in os.listdir("/proc"):  # noqa: PTH208
-            if entry.isdigit():
-                try:
-                    with open(f"/proc/{entry}/stat") as file:  # noqa: PTH123
-                        # The command's name stands in parentheses and may hold anything, blanks and parentheses too.
-                        found[int(entry)] = int(file.read().rpartition(")")[2].split()[1])
-                except OSError:
-                    pass  # gone since
-    else:
-        with os.popen("ps -axo pid=,ppid=") as lines:
-            for line in lines:
-                pid, parent = line.split()
-                found[int(pid)] = int(parent)
-    return found
-
-
-def descendants(root: int) -> list[int]:
-    """Return the pids of all processes below `root`."""
-    children: dict[int, list[int]] = {}
-    for pid, parent in parents().items():
-        children.setdefault(parent, []).append(pid)
-    found: list[int] = []
-    left = [root]
-    while left:
-        below = children.get(left.pop(), [])
-        found += below
-        left += below
-    return found
 
 
 class Guard:
@@ -121,10 +77,8 @@ class Guard:
         awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
-        # Handlers and not SIG_IGN, which the engines would inherit.
-        signal.signal(signal.SIGINT, lambda _number, _frame: None)
-        signal.signal(signal.SIGHUP, lambda _number, _frame: None)
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):  # handlers and not SIG_IGN, which the engines would inherit
+            signal.signal(number, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, self.stop)
         try:
             watched = [sys.stdin.fileno(), awake]
@@ -139,8 +93,9 @@ class Guard:
                 ready = select.select([*watched, *replies], [], [], timeout)[0]
                 if self.kernel in ready:
                     break
-                if replies and replies[0] in ready:
-                    self.hear()
+                if self.template is not None and self.template.replies in ready:
+                    for name, pid in self.template.forked():
+                        self.known(name, pid)
                 if awake in ready:
                     os.read(awake, 4096)
                 if sys.stdin.fileno() in ready:
@@ -237,12 +192,6 @@ class Guard:
             for request in waiting:
                 self.start(**request, how="exec")
 
-    def hear(self) -> None:
-        """Read whom the template has forked."""
-        assert self.template is not None
-        for name, pid in self.template.forked():
-            self.known(name, pid)
-
     def reap(self) -> bool:
         """Collect processes that have ended; return whether any child is left."""
         while True:
@@ -282,15 +231,7 @@ class Guard:
             os.kill(pid, signal.SIGTERM)
         while self.reap() and self.names and time.monotonic() < begin + GRACE:
             time.sleep(0.01)
-        # Again and again: a killed process's children come to light as the guard's own, and a new one may have been born.
-        while (below := descendants(os.getpid())) and time.monotonic() < begin + GIVE_UP:
-            for pid in below:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    pass  # gone, or another user's by now
-            self.reap()
-            time.sleep(0.005)
+        end_all_below(self.reap, begin + GIVE_UP)
 
     def remove_folders(self) -> None:
         """Remove the cluster's folders."""

@@ -23,7 +23,8 @@ import socket
 import traceback
 from typing import Any
 
-from .guard import PR_SET_PDEATHSIG, Guard, prctl
+from .guard import Guard
+from .process_tree import PR_SET_PDEATHSIG, prctl
 from .template_line import KERNEL, LINE, REPLIES, Template, environment_changes
 
 LIMIT = 30.0
