@@ -24,7 +24,7 @@ from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, KeptFull, Partial, Shard
 from ..redistribute import Exchange
-from .operands import NeedsFullTensor, at, changes_in_place, globals_in, tensors_in
+from .operands import NeedsFullTensor, at, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -91,7 +91,7 @@ class Rules:
             func = inspect.unwrap(func) if func is torch.autograd.grad else original(func)
             func = stands_for(func) or func
             rule = self.table.get(func)
-        if self.num_all and self._spans_all(args, kwargs) and (rule not in self.on_parts or _has_graph(args, kwargs)):
+        if self.num_all and self._spans_all(args, kwargs) and (rule not in self.on_parts or has_graph(args, kwargs)):
             return self.on_wholes(func, args, kwargs)
         if rule is not None:
             try:
@@ -131,12 +131,12 @@ class Rules:
         # A cell that walks through a batch reads it entry by entry: exchange it once.
         version = self._version_of(tensor)
         cached = tensor._state.full
-        if cached is not None and cached.version == version and cached.tensor.requires_grad == _requires_grad(tensor):
+        if cached is not None and cached.version == version and cached.tensor.requires_grad == requires_grad(tensor):
             return cached.tensor
         with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
             result = self.exchange.full_tensor(tensor)
         if version is not None and not result.is_inference():
-            if not _requires_grad(tensor):
+            if not requires_grad(tensor):
                 result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
             tensor._state.full = KeptFull(version, result, result._version)
             if isinstance(tensor.placement, Shard):
@@ -189,7 +189,7 @@ class Rules:
     def _into(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func` with ``out=``: what it comes to is written there."""
         out = kwargs["out"]
-        if isinstance(out, torch.Tensor) and not any(map(_requires_grad, tensors_in((out, *args, *kwargs.values())))):
+        if isinstance(out, torch.Tensor) and not any(map(requires_grad, tensors_in((out, *args, *kwargs.values())))):
             rest = {key: value for key, value in kwargs.items() if key != "out"}
             result = self.dispatch(func, args, rest) if globals_in((*args, *rest.values())) else func(*args, **rest)
             if isinstance(result, torch.Tensor) and (result.shape, result.dtype) == (out.shape, out.dtype):
@@ -235,16 +235,6 @@ class Rules:
             tensor.copy_(part)
             if kept is not None and kept.tensor is changed:
                 tensor._state.full = KeptFull(tensor._version, changed, changed._version)
-
-
-def _requires_grad(tensor: torch.Tensor) -> bool:
-    with torch._C.DisableTorchFunctionSubclass():
-        return tensor.requires_grad
-
-
-def _has_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a graph is made of an operation on these operands."""
-    return torch.is_grad_enabled() and any(map(_requires_grad, tensors_in((*args, *kwargs.values()))))
 
 
 def _below_autograd() -> bool:

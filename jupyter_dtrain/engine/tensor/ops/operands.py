@@ -57,6 +57,17 @@ def ndim_of(tensor: torch.Tensor) -> int:
         return tensor.dim()
 
 
+def requires_grad(tensor: torch.Tensor) -> bool:
+    """Return whether gradients of `tensor` are asked for."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return tensor.requires_grad
+
+
+def has_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether a graph is made of an operation on these operands."""
+    return torch.is_grad_enabled() and any(map(requires_grad, tensors_in((*args, *kwargs.values()))))
+
+
 def globals_in(args: Iterable[Any]) -> list[GlobalTensor]:
     """Return the global tensors among `args`."""
     return [t for t in tensors_in(args) if isinstance(t, GlobalTensor)]
