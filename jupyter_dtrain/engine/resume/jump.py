@@ -11,7 +11,8 @@ from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import Unit
 from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning
-from .loop_iterators import EnteredLoop, Loop, ResumedLoop, Run, is_progress_bar, key
+from .iterable_kinds import is_progress_bar
+from .loop_iterators import EnteredLoop, Loop, ResumedLoop, Run, key
 from .managers import Again, Recipe, again
 from .position import Position, read_variables, write_variables
 from .rewritten_code import Texts

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
-from types import FrameType, FunctionType, GeneratorType
+from types import GeneratorType
 from typing import Any, Protocol
-
-import torch
 
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import LoopPlace
 from ..data.iteration_places import IteratorState
-from ..data.iterator_state import LoaderIterator
 from .beginnings import Beginning
-from .position import read_names
-
-_EMPTY: dict[Any, Any] = {}
-_VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-_OVER_DICTS = (type(iter(_EMPTY.keys())), type(iter(_EMPTY.values())), type(iter(_EMPTY.items())))
-_CONTAINERS: tuple[Any, ...] = (range(0), range(2**70), [], (), set(), "", "é", b"", bytearray())
-_OWN_STATE = frozenset({LoaderIterator, *(type(iter(empty)) for empty in _CONTAINERS)})
-_PLAIN = frozenset({*map(type, _CONTAINERS), dict, frozenset, torch.Tensor, torch.nn.Parameter, *_VIEWS, *_OVER_DICTS, *_OWN_STATE})
-_DRAW_NOTHING = frozenset(
-    {"builtins", "collections", "itertools", "numpy", "pandas", "pathlib", "torch", "tqdm"}
-)  # top packages of classes
-_OF_OTHERS = (enumerate, zip, reversed, map, filter)  # iterators that say what they are made of
+from .iterable_kinds import OVER_DICTS, VIEWS, is_progress_bar, keeps_its_place, says_all
 
 
 class Run(Protocol):
@@ -44,22 +29,6 @@ class Run(Protocol):
 def key(kind: str, number: int) -> str:
     """Return a key, which no variable has, of what is saved of a loop: its ``iterator``, ``iterable``, ``beginning`` or ``cursors``."""
     return f"{kind} of {number}"
-
-
-def is_plain(iterable: object) -> bool:
-    """Return whether walking over it runs no code of the user's or a library's."""
-    return type(iterable) in _PLAIN
-
-
-def is_progress_bar(iterable: object) -> bool:
-    """Return whether it shows how far the loop over it is. Such are tied to the process's output."""
-    return type(iterable).__module__.partition(".")[0] == "tqdm"
-
-
-def may_draw_first(iterable: object) -> bool:
-    """Return whether walking over it may begin with random numbers that decide on its items: the user's own classes do that."""
-    kind = type(iterable)
-    return not hasattr(kind, "__next__") and kind.__module__.partition(".")[0] not in _DRAW_NOTHING
 
 
 class Loop:
@@ -139,15 +108,15 @@ class Loop:
     def _has_state(self) -> bool:
         """Return whether the iterator itself can be saved, and what it gives after that is what it would have given."""
         kind = type(self.items)
-        if kind in _OVER_DICTS:  # what they write down are the rest of the items as they are now
-            return type(self.iterable) in _VIEWS and self.place.draws
-        if kind in _OWN_STATE or kind in _OF_OTHERS:
-            return _says_all(self.items)
+        if kind in OVER_DICTS:  # what they write down are the rest of the items as they are now
+            return type(self.iterable) in VIEWS and self.place.draws
+        if keeps_its_place(kind):
+            return says_all(self.items)
         # An iterator of the user's own class holds its state, or it cannot be saved.
         return self.items is self.iterable and kind is not GeneratorType and kind.__module__ == "__main__"
 
     def _can_begin_again(self) -> bool:
-        return self.iterable is not self.items and type(self.iterable) not in _VIEWS and not is_progress_bar(self.iterable)
+        return self.iterable is not self.items and type(self.iterable) not in VIEWS and not is_progress_bar(self.iterable)
 
 
 class WatchedLoop(Loop):
@@ -208,23 +177,6 @@ class WhileLoop:
     def state_dict(self, first_number: int) -> dict[str, Any]:  # noqa: ARG002
         """Return nothing: its state is that of the names."""
         return {}
-
-
-def under_way(frame: FrameType, names: tuple[str, ...]) -> str:
-    """Return which of the names in a frame is a generator that has begun; empty if none is."""
-    return next((name for name, value in read_names(frame, names).items() if has_begun(value)), "")
-
-
-def has_begun(value: object) -> bool:
-    """Return whether `value` is a generator that has given items and has not come to its end."""
-    return type(value) is GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_SUSPENDED
-
-
-def _says_all(items: Any) -> bool:
-    kind = type(items)
-    if kind in _OF_OTHERS:
-        return all(_says_all(part) for part in items.__reduce__()[1])
-    return kind in _PLAIN or isinstance(items, int | FunctionType | type(len) | type)
 
 
 class FinishedLoop:

@@ -25,8 +25,9 @@ from ...system.patches import put
 from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning, begins_its_own_way
 from .call_stack import FrameLocation, NoPlace, call_without, loops_around, whereabouts
+from .iterable_kinds import is_plain, may_draw_first, under_way
 from .jump import Jump
-from .loop_iterators import FinishedLoop, Loop, WatchedLoop, WhileLoop, is_plain, may_draw_first, under_way
+from .loop_iterators import FinishedLoop, Loop, WatchedLoop, WhileLoop
 from .managers import Managed, Recipe, is_neutral
 from .position import Position, read_names
 from .rewritten_code import Texts

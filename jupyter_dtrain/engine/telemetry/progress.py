@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 from ...protocol import Extent, Message
 from ...system import read_counters
 from ..data.iterator_state import LoaderIterator
-from ..resume.loop_iterators import Loop, WhileLoop, is_progress_bar
+from ..resume.iterable_kinds import is_progress_bar
+from ..resume.loop_iterators import Loop, WhileLoop
 from ..resume.loops import Loops
 from .observer import Observer
 

@@ -1,0 +1,62 @@
+"""Kinds of iterables and iterators: which run no code of anybody's, which may draw their order first, and which say where they are."""
+
+from __future__ import annotations
+
+import inspect
+from types import FrameType, FunctionType, GeneratorType
+from typing import Any
+
+import torch
+
+from ..data.iterator_state import LoaderIterator
+from .position import read_names
+
+_EMPTY: dict[Any, Any] = {}
+VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
+OVER_DICTS = (type(iter(_EMPTY.keys())), type(iter(_EMPTY.values())), type(iter(_EMPTY.items())))
+_CONTAINERS: tuple[Any, ...] = (range(0), range(2**70), [], (), set(), "", "é", b"", bytearray())
+_OWN_STATE = frozenset({LoaderIterator, *(type(iter(empty)) for empty in _CONTAINERS)})
+_PLAIN = frozenset({*map(type, _CONTAINERS), dict, frozenset, torch.Tensor, torch.nn.Parameter, *VIEWS, *OVER_DICTS, *_OWN_STATE})
+_DRAW_NOTHING = frozenset(
+    {"builtins", "collections", "itertools", "numpy", "pandas", "pathlib", "torch", "tqdm"}
+)  # top packages of classes
+_OF_OTHERS = (enumerate, zip, reversed, map, filter)  # iterators that say what they are made of
+
+
+def is_plain(iterable: object) -> bool:
+    """Return whether walking over it runs no code of the user's or a library's."""
+    return type(iterable) in _PLAIN
+
+
+def is_progress_bar(iterable: object) -> bool:
+    """Return whether it shows how far the loop over it is. Such are tied to the process's output."""
+    return type(iterable).__module__.partition(".")[0] == "tqdm"
+
+
+def may_draw_first(iterable: object) -> bool:
+    """Return whether walking over it may begin with random numbers that decide on its items: the user's own classes do that."""
+    kind = type(iterable)
+    return not hasattr(kind, "__next__") and kind.__module__.partition(".")[0] not in _DRAW_NOTHING
+
+
+def keeps_its_place(kind: type) -> bool:
+    """Return whether an iterator of this kind reduces to where it is, if all that it is made of does."""
+    return kind in _OWN_STATE or kind in _OF_OTHERS
+
+
+def under_way(frame: FrameType, names: tuple[str, ...]) -> str:
+    """Return which of the names in a frame is a generator that has begun; empty if none is."""
+    return next((name for name, value in read_names(frame, names).items() if has_begun(value)), "")
+
+
+def has_begun(value: object) -> bool:
+    """Return whether `value` is a generator that has given items and has not come to its end."""
+    return type(value) is GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_SUSPENDED
+
+
+def says_all(items: Any) -> bool:
+    """Return whether what `items` reduces to gives the rest of the items that it would have given."""
+    kind = type(items)
+    if kind in _OF_OTHERS:
+        return all(says_all(part) for part in items.__reduce__()[1])
+    return kind in _PLAIN or isinstance(items, int | FunctionType | type(len) | type)
