@@ -11,27 +11,19 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from ..errors import ProtocolError
 from ..protocol import (
     RUN_PHASES_ENDED,
     DeviceUse,
-    Extent,
-    Hyperparameters,
     Message,
     Notice,
     Points,
-    Progress,
-    RankStarted,
     RunPhase,
     RunUpdate,
-    Scalars,
-    Steps,
     TimeSplit,
 )
-from .aggregation import StepCurves
-from .curves import MEASURED, OF_DEVICES, Curve, Rows, RunCurves, finite
-from .logged_scalars import LoggedScalars, Point
-from .rank_reports import DeviceReports, KnownHyperparameters, Notices, TimeSplits
+from .curves import Curve, Rows, finite
+from .logged_scalars import Point
+from .reported_run import ReportedRun
 from .run_status import RunStatus
 
 
@@ -75,19 +67,21 @@ class RunRecorder:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._lock = threading.Lock()
-        self._clock = clock
         started = clock() if started is None else started
         self._status = RunStatus(
             run_id=run_id, name=name, world_size=world_size, started=started, idle=idle, detached=detached, clock=clock
         )
-        self._ranks_started: set[int] = set()
-        self._devices, self._times, self._notices = DeviceReports(), TimeSplits(), Notices()
-        self._curves = RunCurves(run_id)
-        self._steps = StepCurves(world_size, self._curves, started=started, notices=self._notices)
-        self._scalars = LoggedScalars(MEASURED)
-        self.hyperparameters = KnownHyperparameters()
-        self.on_logged: Callable[[str, int, Sequence[Point]], None] = lambda _name, _first, _points: None
-        self._changed = True
+        self._run = ReportedRun(run_id, started, self._status, clock)
+        self.hyperparameters = self._run.hyperparameters
+
+    @property
+    def on_logged(self) -> Callable[[str, int, Sequence[Point]], None]:
+        """Who is given points that the cell has logged."""
+        return self._run.on_logged
+
+    @on_logged.setter
+    def on_logged(self, function: Callable[[str, int, Sequence[Point]], None]) -> None:
+        self._run.on_logged = function
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -100,47 +94,12 @@ class RunRecorder:
             It is not an engine's event, or is malformed. The recorder is as it was.
         """
         with self._lock:
-            match event:
-                case RankStarted():
-                    self._ranks_started.add(event.rank)
-                    self._times.start(event.rank)
-                    if len(self._ranks_started) == self._status.world_size:
-                        self._run()
-                case Steps():
-                    self._steps.add(event)
-                    self._run()
-                case Progress():
-                    if event.rank == 0:
-                        self._status.progress = event
-                        self._curves.add_epoch(event, self._clock())
-                        self._changed = True
-                case Extent():
-                    self._status.pace.add(event.time, event.fraction)
-                    self._changed = True
-                case DeviceUse():
-                    self._devices.add(event)
-                    self._curves.record_device(event, self._steps.last.step)
-                case TimeSplit():
-                    self._status.reading.add(self._times.add(event))
-                    self._changed |= event.rows > 0
-                case Scalars():
-                    self._log(event)
-                case Hyperparameters():
-                    self.hyperparameters.note(event)
-                case Notice():
-                    self._notices.add(event)
-                case _:
-                    raise ProtocolError(f"{event.type!r} is not an engine's event")
+            self._run.apply(event)
 
     def restore(self, curves: Mapping[str, Curve]) -> None:
         """Begin with what is recorded of the run already; steps in it that are told again count once."""
         with self._lock:
-            for name, curve in curves.items():
-                if name.startswith(OF_DEVICES):
-                    continue
-                self._curves.restore(name, curve)
-                self._scalars.restore(name, len(curve))
-            self._steps.restore()
+            self._run.restore(curves)
 
     def go_back(self, step: int, taken_back: Mapping[str, int] | None) -> None:
         """Be as after `step`, from which the run goes on: the points after it are taken back, and are told again.
@@ -151,32 +110,25 @@ class RunRecorder:
             How many points of each curve those are; ``None``: the record does not say.
         """
         with self._lock:
-            lost = self._curves.cut(step)
-            self._steps.go_back(step, self._clock())
-            self._scalars.take_back(lost if taken_back is None else taken_back)
-            self._status.go_back()
-            self._changed = True
+            self._run.go_back(step, taken_back)
 
     def begin_again(self, world_size: int) -> None:
         """Say that ranks go on from a snapshot, so many: they report again what they had reported since then."""
         with self._lock:
-            self._steps.begin_again(world_size)
-            self._status.world_size = world_size
-            self._devices.keep(world_size)
-            self._changed = True
+            self._run.begin_again(world_size)
 
     def set_phase(self, phase: RunPhase) -> None:
         """Say that the run is `phase` now, for example ``"stopping"``; :meth:`finish` ends it."""
         with self._lock:
             if not self._status.has_ended:
                 self._status.set_phase(phase)
-                self._changed = True
+                self._run.changed = True
 
     def note_checkpoint(self, step: int) -> None:
         """Say that a checkpoint of the state after `step` is on disk."""
         with self._lock:
             self._status.checkpoint = step
-            self._changed = True
+            self._run.changed = True
 
     def finish(self, phase: RunPhase, error: str | None = None) -> None:
         """End the run as `phase`; steps that were waiting for a rank come out as they are. Only the first call counts."""
@@ -184,9 +136,9 @@ class RunRecorder:
             raise ValueError(f"a run does not end as {phase!r}")
         with self._lock:
             if not self._status.has_ended:
-                self._steps.flush()
+                self._run.steps.flush()
                 self._status.finish(phase, error)
-                self._changed = True
+                self._run.changed = True
 
     # -- out, for views ----------------------------------------------------------------------------------------------
 
@@ -198,33 +150,33 @@ class RunRecorder:
     def run_update(self) -> RunUpdate:
         """Return the run as it is now."""
         with self._lock:
-            return self._status.update(self._steps)
+            return self._status.update(self._run.steps)
 
     def devices(self) -> list[DeviceUse]:
         """Return the latest report on each rank's device."""
         with self._lock:
-            return self._devices.all()
+            return self._run.devices.all()
 
     def times(self) -> list[TimeSplit]:
         """Return where the time of each rank has gone so far."""
         with self._lock:
-            return self._times.all()
+            return self._run.times.all()
 
     def notices(self) -> list[Notice]:
         """Return all notices of the run, each text once."""
         with self._lock:
-            return self._notices.all()
+            return self._run.notices.all()
 
     def drain(self) -> list[Message]:
         """Return what is new since the last call: one :class:`~..protocol.Points` per curve, then the rest."""
         with self._lock:
-            messages: list[Message] = [*self._curves.drain()]
-            messages += self._devices.fresh()
-            messages += self._times.fresh()
-            if self._changed:
-                messages.append(self._status.update(self._steps))
-            messages += self._notices.fresh()  # they do not name their run, so a new one has to be there before them
-            self._changed = False
+            messages: list[Message] = [*self._run.curves.drain()]
+            messages += self._run.devices.fresh()
+            messages += self._run.times.fresh()
+            if self._run.changed:
+                messages.append(self._status.update(self._run.steps))
+            messages += self._run.notices.fresh()  # they do not name their run, so a new one has to be there before them
+            self._run.changed = False
             return messages
 
     def snapshot_points(self) -> list[Points]:
@@ -233,44 +185,31 @@ class RunRecorder:
         What came since is left to the next drain, so a view that gets a snapshot and then every drain gets each point once.
         """
         with self._lock:
-            return self._curves.snapshot()
+            return self._run.curves.snapshot()
 
     def outline(self, limit: int) -> list[Points]:
         """Return the curves up to now, of at most `limit` points each, whoever has fetched them."""
         with self._lock:
-            return self._curves.outline(limit)
+            return self._run.curves.outline(limit)
 
     def overviews(self) -> dict[str, Curve]:
         """Return the curves of which views have had to leave out points, by name, of as many points as a view gets."""
         with self._lock:
-            return self._curves.overviews()
+            return self._run.curves.overviews()
 
     def last_value(self, name: str) -> float | None:
         """Return the last value of the curve `name`; ``None`` where there is none, or it was not finite."""
         with self._lock:
-            return finite(self._curves.last_value(name))
+            return finite(self._run.curves.last_value(name))
 
     # -- out, for the store ------------------------------------------------------------------------------------------
 
     def take_rows(self) -> list[Rows]:
         """Return every point since the last call, for the store. Call it about once a second: they are kept until then."""
         with self._lock:
-            return self._curves.take_rows()
+            return self._run.curves.take_rows()
 
     def drop_rows(self) -> None:
         """Keep no more rows: there is no store, or it has failed."""
         with self._lock:
-            self._curves.drop_rows()
-
-    # -- with the lock held ------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        self._status.start_running()
-        self._changed = True
-
-    def _log(self, event: Scalars) -> None:
-        name, points = self._scalars.fresh(event)
-        for point in points:
-            self._curves.add(name, *point)
-        if points:
-            self.on_logged(name, self._scalars.count(name) - len(points) + 1, points)
+            self._run.curves.drop_rows()

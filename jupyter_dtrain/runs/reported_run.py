@@ -1,0 +1,132 @@
+"""What the events of one run add up to: its status, its curves, and what its ranks have reported of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ..errors import ProtocolError
+from ..protocol import DeviceUse, Extent, Hyperparameters, Message, Notice, Progress, RankStarted, Scalars, Steps, TimeSplit
+from .aggregation import StepCurves
+from .curves import MEASURED, OF_DEVICES, Curve, RunCurves
+from .logged_scalars import LoggedScalars, Point
+from .rank_reports import DeviceReports, KnownHyperparameters, Notices, TimeSplits
+from .run_status import RunStatus
+
+
+class ReportedRun:
+    """One run as its events tell it. Not thread-safe: its owner locks.
+
+    Parameters
+    ----------
+    run_id : str
+    started : float
+        In seconds since the epoch.
+    status : RunStatus
+    clock : callable
+        Returns seconds since the epoch.
+
+    Attributes
+    ----------
+    curves : RunCurves
+    steps : StepCurves
+    devices : DeviceReports
+    times : TimeSplits
+    notices : Notices
+    hyperparameters : KnownHyperparameters
+    on_logged : callable
+        As of `RunRecorder`.
+    changed : bool
+        Whether the status is another since it was told last; who tells it says so.
+    """
+
+    def __init__(self, run_id: str, started: float, status: RunStatus, clock: Callable[[], float]) -> None:
+        self.status, self._clock = status, clock
+        self._ranks_started: set[int] = set()
+        self.devices, self.times, self.notices = DeviceReports(), TimeSplits(), Notices()
+        self.curves = RunCurves(run_id)
+        self.steps = StepCurves(status.world_size, self.curves, started=started, notices=self.notices)
+        self._scalars = LoggedScalars(MEASURED)
+        self.hyperparameters = KnownHyperparameters()
+        self.on_logged: Callable[[str, int, Sequence[Point]], None] = lambda _name, _first, _points: None
+        self.changed = True
+
+    def apply(self, event: Message) -> None:
+        """Take one event of the run.
+
+        Raises
+        ------
+        ProtocolError
+            It is not an engine's event, or is malformed. All is as it was.
+        """
+        match event:
+            case RankStarted():
+                self._ranks_started.add(event.rank)
+                self.times.start(event.rank)
+                if len(self._ranks_started) == self.status.world_size:
+                    self._run()
+            case Steps():
+                self.steps.add(event)
+                self._run()
+            case Progress():
+                if event.rank == 0:
+                    self.status.progress = event
+                    self.curves.add_epoch(event, self._clock())
+                    self.changed = True
+            case Extent():
+                self.status.pace.add(event.time, event.fraction)
+                self.changed = True
+            case DeviceUse():
+                self.devices.add(event)
+                self.curves.record_device(event, self.steps.last.step)
+            case TimeSplit():
+                self.status.reading.add(self.times.add(event))
+                self.changed |= event.rows > 0
+            case Scalars():
+                self._log(event)
+            case Hyperparameters():
+                self.hyperparameters.note(event)
+            case Notice():
+                self.notices.add(event)
+            case _:
+                raise ProtocolError(f"{event.type!r} is not an engine's event")
+
+    def restore(self, curves: Mapping[str, Curve]) -> None:
+        """Begin with what is recorded of the run already; steps in it that are told again count once."""
+        for name, curve in curves.items():
+            if name.startswith(OF_DEVICES):
+                continue
+            self.curves.restore(name, curve)
+            self._scalars.restore(name, len(curve))
+        self.steps.restore()
+
+    def go_back(self, step: int, taken_back: Mapping[str, int] | None) -> None:
+        """Be as after `step`, from which the run goes on: the points after it are taken back, and are told again.
+
+        Parameters
+        ----------
+        taken_back : mapping of str to int, optional
+            How many points of each curve those are; ``None``: the record does not say.
+        """
+        lost = self.curves.cut(step)
+        self.steps.go_back(step, self._clock())
+        self._scalars.take_back(lost if taken_back is None else taken_back)
+        self.status.go_back()
+        self.changed = True
+
+    def begin_again(self, world_size: int) -> None:
+        """Say that ranks go on from a snapshot, so many: they report again what they had reported since then."""
+        self.steps.begin_again(world_size)
+        self.status.world_size = world_size
+        self.devices.keep(world_size)
+        self.changed = True
+
+    def _run(self) -> None:
+        self.status.start_running()
+        self.changed = True
+
+    def _log(self, event: Scalars) -> None:
+        name, points = self._scalars.fresh(event)
+        for point in points:
+            self.curves.add(name, *point)
+        if points:
+            self.on_logged(name, self._scalars.count(name) - len(points) + 1, points)
