@@ -15,7 +15,7 @@ import torch
 
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, restore, restore_all
-from ..serialization.custom_reduce import go_back, leave_to_classes
+from ..serialization.custom_reduce import go_back
 from ..serialization.item_restore import items_of
 from ..serialization.leaves import Numbers, trackable
 from ..serialization.library_firsts import changed_objects
@@ -25,6 +25,7 @@ from ..serialization.library_placing import librarys_objects
 from ..serialization.library_state import arrived, library_states
 from ..serialization.pickler import Packed, Packer
 from ..serialization.stand_ins import stands_for
+from ..serialization.staying_attributes import leave_to_classes
 from ..serialization.unpickler import Unpacker
 from .result_pickler import Changes, Head, ResultPacker, SpanningTensors, graphs_of
 from .send_checks import CannotSave, SendChecks

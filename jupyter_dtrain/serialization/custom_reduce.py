@@ -9,40 +9,19 @@ and the other attributes go beside.
 from __future__ import annotations
 
 import copyreg
-import io
-import mmap
 import pickle
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from pathlib import Path
+from collections.abc import Callable
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
-from weakref import WeakValueDictionary
 
-import numpy as np
-import torch
 from torch.optim import Optimizer
 
-from ..analysis.code_objects import installed_folders, names_in
 from .archives import go_back_to_archives
 from .container_reducers import BASES, empty_container, fill_container, set_attributes
-from .python_reducers import SlotValues, bare, is_of_python, slots_of, wants_arguments
+from .python_reducers import bare, is_of_python, slots_of, wants_arguments
+from .staying_attributes import as_classes_say, attributes_of, is_plain_data, is_users, leave_to_classes, to_stay
 
 _WAYS = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
-_NOT_THE_USERS = (str(Path(__file__).parents[1]), "<frozen")
-_OF_THE_PROCESS = (io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase, np.memmap, mmap.mmap)
-_NUMBERS = frozenset((type(None), bool, int, float, complex, str, bytes, np.ndarray, torch.Tensor))
-_MODULES_OWN = "_compiled_call_impl"  # what `Module.compile()` has made, which PyTorch leaves out for all modules
-_HANDLES = frozenset(("ctypes", "cffi", "fileno", "memfd_create", "eventfd", "pipe"))  # who uses one may keep a handle as a plain number
-_ADDRESSES = range(1 << 40, 1 << 47)
-
-_met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written so, by their ids
-_held: dict[int, Any] = {}  # those of them to which no weak reference is possible, until all is written
-_stay: dict[int, tuple[Callable[[], Any], dict[str, type]]] = {}  # attributes of some that cannot be written, and what these were
-_as_classes_say: ContextVar[bool] = ContextVar("_as_classes_say", default=False)
 
 
 def reduced_as_it_is(obj: Any, without: frozenset[str] = frozenset()) -> Any:
@@ -54,16 +33,16 @@ def reduced_as_it_is(obj: Any, without: frozenset[str] = frozenset()) -> Any:
         Attributes that mean nothing in another process. They are ``None`` there, those of an optimizer are not there.
     """
     kind: Any = type(obj)
-    if _as_classes_say.get() or not reduces_by_users_code(kind) or isinstance(obj, type | FunctionType | MethodType | ModuleType):
+    if as_classes_say.get() or not reduces_by_users_code(kind) or isinstance(obj, type | FunctionType | MethodType | ModuleType):
         return NotImplemented
-    found, base = _attributes(obj), next((base for base in BASES if isinstance(obj, base)), None)
+    found, base = attributes_of(obj), next((base for base in BASES if isinstance(obj, base)), None)
     if found is None or not (any(found) or (base is not None and len(obj))):
         return NotImplemented
     own, slots = ({name: value for name, value in part.items() if name not in without} for part in found)
     if not isinstance(obj, Optimizer):
         own.update(dict.fromkeys(without))
     held = {**own, **slots}
-    stay = _to_stay(obj, held)
+    stay = to_stay(obj, held)
     if stay or not (base is not None or is_of_python(kind)):
         return _reduced_by_class(obj, {name: value for name, value in held.items() if name not in stay}, bool(stay), without)
     if base is not None:
@@ -75,7 +54,7 @@ def reduced_as_it_is(obj: Any, without: frozenset[str] = frozenset()) -> Any:
 def reduces_by_users_code(kind: Any) -> bool:
     """Return whether it is the user's code that says how objects of `kind` are pickled."""
     ways = (*(getattr(kind, name, None) for name in _WAYS), copyreg.dispatch_table.get(kind))
-    return any(isinstance(way, FunctionType) and _is_users(way.__code__.co_filename) for way in ways)
+    return any(isinstance(way, FunctionType) and is_users(way.__code__.co_filename) for way in ways)
 
 
 def reduced_by_own_class(obj: Any) -> Any:
@@ -99,98 +78,6 @@ def go_back(cannot_be_written: Callable[[Any], bool]) -> bool:
     return leave_to_classes(cannot_be_written) or go_back_to_archives(cannot_be_written)
 
 
-def leave_to_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
-    """Leave to their classes what cannot be written of objects; return whether there is something that was not known before."""
-    is_new = False
-    for obj in (*_met.values(), *_held.values()):
-        own, slots = _attributes(obj) or ({}, {})
-        for name, value in {**own, **slots}.items():
-            if _is_plain(value) or name in _known_to_stay(obj, {name: value}) or not cannot_be_written(value):
-                continue
-            with _reducing_by_class():
-                cannot = cannot_be_written(value)
-            if cannot:
-                _stay.setdefault(id(obj), (_reference_to(obj), {}))[1][name] = type(value)
-                is_new = True
-    return is_new
-
-
-def release_written() -> None:
-    """Hold no object any longer: everything is written, or what cannot be is known."""
-    for key in _held:
-        _stay.pop(key, None)
-    _held.clear()
-
-
-def _reference_to(obj: Any) -> Callable[[], Any]:
-    key = id(obj)
-    return (lambda: obj) if key in _held else weakref.ref(obj, lambda _: _stay.pop(key, None))
-
-
-@contextmanager
-def _reducing_by_class() -> Iterator[None]:
-    token = _as_classes_say.set(True)
-    try:
-        yield
-    finally:
-        _as_classes_say.reset(token)
-
-
-def _is_users(filename: str) -> bool:
-    return not filename.startswith((*installed_folders(), *_NOT_THE_USERS)) and "site-packages" not in filename
-
-
-def _attributes(obj: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return what `obj` holds in its dict and in its slots, ``None`` where that is no plain dict."""
-    own = getattr(obj, "__dict__", None)
-    if own is not None and type(own) is not dict:
-        return None
-    slots = SlotValues(obj) if slots_of(type(obj)) else {}
-    return {name: value for name, value in (own or {}).items() if name != _MODULES_OWN}, dict(slots)
-
-
-def _to_stay(obj: Any, held: Mapping[str, Any]) -> set[str]:
-    """Return the attributes that may be nothing to another process: its class is asked for them."""
-    stay = {name for name, value in held.items() if isinstance(value, _OF_THE_PROCESS) and not isinstance(value, io.BytesIO)}
-    stay |= _known_to_stay(obj, held)
-    numbers = {name for name, value in held.items() if type(value) is int}
-    if numbers:
-        stay |= numbers if _uses_handles(type(obj)) else {name for name in numbers if held[name] in _ADDRESSES}
-    try:
-        _met[id(obj)] = obj
-    except TypeError:
-        _held[id(obj)] = obj
-    return stay
-
-
-def _known_to_stay(obj: Any, held: Mapping[str, Any]) -> set[str]:
-    found = _stay.get(id(obj))
-    if found is None or found[0]() is not obj:
-        return set()
-    return {name for name, kind in found[1].items() if name in held and type(held[name]) is kind}
-
-
-def _uses_handles(kind: type) -> bool:
-    functions = (value for base in kind.__mro__ for value in vars(base).values() if isinstance(value, FunctionType))
-    words = (names_in(function.__code__) for function in functions if _is_users(function.__code__.co_filename))
-    return any(not _HANDLES.isdisjoint(names) or any(name.startswith("O_") for name in names) for names in words)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether `value` is numbers, texts, or Python's own containers of these."""
-    todo = [value]
-    for part in todo:
-        if type(part) in (list, tuple, set, frozenset, deque):
-            todo.extend(part)
-        elif type(part) is dict:
-            todo.extend((*part.keys(), *part.values()))
-        elif type(part) not in _NUMBERS:
-            return False
-        if len(todo) > 1000:  # which may also be one that holds itself
-            return False
-    return True
-
-
 # -- by the class's own way, and what else there is ------------------------------------------------------------------------
 
 
@@ -209,7 +96,7 @@ def _reduced_by_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, wit
         beside = {
             name: value
             for name, value in beside.items()
-            if said.get(name, _is_plain) is not value and not (is_incomplete and type(value) is bool)
+            if said.get(name, is_plain_data) is not value and not (is_incomplete and type(value) is bool)
         }
     contents = None
     if (base := next((base for base in BASES if isinstance(obj, base)), None)) is not None:
@@ -255,4 +142,4 @@ def leaves_out(obj: Any, name: str) -> bool | None:
         return None
     found = reduced_by_own_class(obj)
     said = _state_dict_of(found[2]) if not isinstance(found, str) and len(found) > 2 else None
-    return said is None or said.get(name, _is_plain) is not (_attributes(obj) or ({}, {}))[0].get(name)
+    return said is None or said.get(name, is_plain_data) is not (attributes_of(obj) or ({}, {}))[0].get(name)

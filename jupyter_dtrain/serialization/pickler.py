@@ -27,12 +27,12 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..analysis.code_objects import original_code
 from .array_windows import PANDAS_BLOCKS, Windows, address
-from .custom_reduce import release_written
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
 from .module_reducers import ModuleName
 from .python_reducers import with_annotations
 from .reducers import reduced
 from .shared_tensors import is_shared, shared_tensor
+from .staying_attributes import release_written
 from .weak_references import PROXIES
 
 Reference = tuple[str, Any]
