@@ -48,6 +48,7 @@ PasswordAuthentication no
 PermitRootLogin yes
 StrictModes no
 PidFile none
+SetEnv PYTHONPATH={packages}
 """
 _SSH = """
 Host *
@@ -137,7 +138,8 @@ class VirtualHost:
         shutil.copy(folder / "id.pub", ssh / "authorized_keys")
         shutil.copy(folder / "id", ssh / "id_ed25519")
         (ssh / "config").write_text(_SSH.format(folder=folder))
-        (self.state / "sshd").write_text(_SSHD.format(address=self.address, folder=folder))
+        packages = ":".join(self._lab.packages)  # who logs in imports what the notebook does, and not what is installed
+        (self.state / "sshd").write_text(_SSHD.format(address=self.address, folder=folder, packages=packages))
         self._servers.append(self.popen(["/usr/sbin/sshd", "-D", "-E", self.state / "sshd.log", "-f", self.state / "sshd"]))
 
     def _network(self, *argv: object) -> str:
@@ -199,6 +201,7 @@ class VirtualHosts:
     def __init__(self, number: int, *, shared: Sequence[Path] = ()) -> None:
         self._number = number
         self.folder = Path(tempfile.mkdtemp(prefix="dtrain-hosts-", dir="/tmp"))
+        self.packages = [str(path) for path in shared]
         self.shared = list(dict.fromkeys([*map(str, shared), sys.base_prefix, sys.prefix, str(self.folder)]))
         self._hosts: list[VirtualHost] = []
 
