@@ -48,7 +48,8 @@ class JobOptions:
     partition, account : str, optional
         As the scheduler takes them; others than Slurm say queue.
     config : str, optional
-        Path of a file with lines for the scheduler (``#SBATCH …``) and commands that come before the engines (``module load …``).
+        Path of a file with lines for the scheduler (``#SBATCH …``) and commands that come before the engines (``module load …``);
+        for Kubernetes with a part of a Job.
     """
 
     nodes: int | None = None
@@ -93,8 +94,8 @@ class ClusterOptions:
         Whether so many engines are started although the machine has too few cores or too little memory for them.
     launcher : str, optional
         Name of what starts them, in upper or lower case: ``local``, ``ssh``, ``mpi``, ``slurm``, ``pbs``, ``lsf``, ``sge``,
-        ``htcondor``, ``connect``, or what another package brings; by default what runs, or else local, with `hosts` ssh, and with `connect`
-        or `profile` connect.
+        ``htcondor``, ``kubernetes``, ``connect``, or what another package brings; by default what runs, or else local, with `hosts` ssh,
+        and with `connect` or `profile` connect.
     hosts : tuple of HostSpec
         The hosts that they are on; by default this one.
     remote_python : str, optional

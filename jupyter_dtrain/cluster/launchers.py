@@ -27,6 +27,7 @@ _OF_HOSTS = {
     "lsf": ("lsf_launcher", "LsfLauncher"),
     "sge": ("sge_launcher", "SgeLauncher"),
     "htcondor": ("htcondor_launcher", "HTCondorLauncher"),
+    "kubernetes": ("kubernetes_launcher", "KubernetesLauncher"),
     "mpi": ("mpi_launcher", "MpiLauncher"),
     "connect": ("connect_launcher", "ConnectLauncher"),
 }

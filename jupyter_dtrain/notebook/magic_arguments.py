@@ -111,8 +111,8 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument(
         "--launcher",
         metavar="NAME",
-        help="what starts the engines: local, ssh, mpi, slurm, pbs, lsf, sge, htcondor, connect, or one that an installed package brings "
-        "(default: local, or ssh with --hosts, or connect with --connect)",
+        help="what starts the engines: local, ssh, mpi, slurm, pbs, lsf, sge, htcondor, kubernetes, connect, or one that an installed "
+        "package brings (default: local, or ssh with --hosts, or connect with --connect)",
     )
     parser.add_argument(
         "--hosts",
@@ -142,7 +142,8 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     parser.add_argument(
         "--launcher-config",
         metavar="FILE",
-        help="more for the scheduler: lines such as #SBATCH --mem=8G, and commands that come before the engines, such as module load",
+        help="more for the scheduler: lines such as #SBATCH --mem=8G, and commands that come before the engines, such as module load; for "
+        "Kubernetes a part of a Job in YAML",
     )
 
 

@@ -91,7 +91,7 @@ def test_later_cells_share_its_engines_until_another_launcher_is_asked_for(noteb
     [
         (
             "tooy",
-            "of that name; there are broken, connect, htcondor, local, lsf, mpi, other, pbs, sge, slurm, ssh, toy. Did you mean toy?",
+            "there are broken, connect, htcondor, kubernetes, local, lsf, mpi, other, pbs, sge, slurm, ssh, toy. Did you mean toy?",
         ),
         ("broken", "toy_launcher:Missing cannot be used (AttributeError: "),
         ("other", "builtins:dict is no jupyter_dtrain.cluster.base.Launcher."),

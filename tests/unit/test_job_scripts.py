@@ -18,6 +18,7 @@ from jupyter_dtrain.cluster.launchers import find_launcher
 from jupyter_dtrain.cluster_options import ClusterOptions, HostSpec, JobOptions
 from jupyter_dtrain.errors import ClusterError, UsageError
 from jupyter_dtrain.notebook.control_line import parse_line
+from tests.unit.test_kubernetes import with_stand_in
 
 ASKED = {
     "slurm": [
@@ -140,9 +141,13 @@ def test_gpus_that_no_engine_would_use_are_shown_and_not_asked_for(launcher):
             act(options)
 
 
-@pytest.mark.parametrize(("launcher", "command"), [("pbs", "qsub"), ("lsf", "bsub"), ("htcondor", "condor_submit"), ("mpi", "mpiexec")])
+@pytest.mark.parametrize(
+    ("launcher", "command"),
+    [("pbs", "qsub"), ("lsf", "bsub"), ("htcondor", "condor_submit"), ("kubernetes", "kubectl"), ("mpi", "mpiexec")],
+)
 def test_a_host_without_the_schedulers_commands_says_which(launcher, command, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")  # as in a pod, whose image is looked up
     with pytest.raises(ClusterError, match=rf"There is no {command} here"):
         find_launcher(launcher).start(ClusterOptions(launcher=launcher))
 
@@ -252,8 +257,12 @@ def lines_of_the_page():
     return re.findall(r"^%distribute (start --launcher .*)$", page, re.MULTILINE)
 
 
+def yaml_block_of_the_page():
+    return (Path(__file__).parents[2] / "docs/hosts.md").read_text(encoding="utf-8").partition("```yaml\n")[2].partition("```")[0]
+
+
 def test_every_launcher_of_a_job_has_a_line_in_the_page():
-    assert {line.split()[2] for line in lines_of_the_page()} == {*DIRECTIVES, "mpi"}
+    assert {line.split()[2] for line in lines_of_the_page()} == {*DIRECTIVES, "kubernetes", "mpi"}
 
 
 @pytest.mark.parametrize("line", lines_of_the_page())
@@ -261,10 +270,12 @@ def test_a_line_of_the_page_shows_its_script(line, monkeypatch, tmp_path):
     mpiexec = tmp_path / "mpiexec"
     mpiexec.write_text("#!/bin/sh\necho 'mpiexec (OpenRTE) 4.1.4'\n")
     mpiexec.chmod(0o755)
+    with_stand_in(monkeypatch, tmp_path)
+
+    (tmp_path / "pod.yaml").write_text(yaml_block_of_the_page())
     (tmp_path / "job.sh").write_text("#$ -pe mpi 8\nmodule load python/3.11\n")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     options = parse_line(line.removesuffix("--show-script")).cluster
     script = find_launcher(options.launcher).script(options)
     assert "host_agent" in script
-    assert "JUPYTER_DTRAIN_AGENT=…" in script or options.launcher == "sge"
+    assert "JUPYTER_DTRAIN_AGENT=…" in script or options.launcher in ("kubernetes", "sge")

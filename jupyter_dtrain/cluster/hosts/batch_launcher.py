@@ -141,6 +141,7 @@ def _told(job: Job, state: JobState, hosts: Sequence[RemoteHost]) -> str:
 def _why(job: Job, host: RemoteHost) -> str:
     """Return what is said of an agent's end, which a scheduler may hear of later than the agent does."""
     began = time.monotonic()
-    while not (why := job.why_ended(host.facts.get("node", ""))) and time.monotonic() - began < (ENDING if job.is_ending else job.settles):
+    node = host.facts.get("node") or host.facts.get("host", "")
+    while not (why := job.why_ended(node)) and time.monotonic() - began < (ENDING if job.is_ending else job.settles):
         time.sleep(0.3)
     return why
