@@ -198,7 +198,8 @@ class RunOptions:
                 raise UsageError(f"--elastic {least}:{most} starts {most} engines: leave out --engines {self.cluster.num_engines}.")
             if self.balance == "auto":
                 raise UsageError("--elastic and --balance auto cannot be combined yet: omit one of them.")
-            object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
+            if not self.cluster.hosts:  # which say how many there are
+                object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
         if self.batch_size == "per-rank":
             object.__setattr__(self, "split_eval", True)
         self._check_trials()

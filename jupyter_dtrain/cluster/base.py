@@ -128,6 +128,10 @@ class Cluster(ABC):
         """The hosts that engines were to be on and cannot be any more."""
         return []
 
+    def ranks_of_lost_hosts(self) -> list[int]:
+        """Return the ranks whose engines were on hosts that are lost, and are nowhere else yet."""
+        return []
+
     # -- how it is ---------------------------------------------------------------------------------------------------
 
     @property

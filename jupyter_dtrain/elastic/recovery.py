@@ -140,8 +140,14 @@ class EngineReplacement:
         if self._attempts[place] >= MAX_ATTEMPTS:
             self._tell(f"{what}, for the third time at the same point: giving up.")
             return False
-        self._tell(f"{what}: resuming from {place_of(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
-        gone = [end.rank for end in lost]
+        gone, without = [end.rank for end in lost], self._to_do_without(cluster)
+        if without:
+            num_left = min(len(cluster.engine_ids) - len(without), self.group.num_ranks)
+            self._tell(f"{what}: resuming from {place_of(snapshot)} on the {_engines(num_left)} of the other hosts.")
+            self._drop(cluster, without)
+            gone = [rank - bisect(without, rank) for rank in gone if rank not in without]
+        else:
+            self._tell(f"{what}: resuming from {place_of(snapshot)} with {'a new engine' if len(lost) == 1 else 'new engines'}.")
         for attempt in range(MAX_ATTEMPTS):
             try:
                 if cluster.controller_alive:
@@ -165,16 +171,25 @@ class EngineReplacement:
         A run that may goes on without those that do not come up.
         """
         try:
-            cluster.restart(sorted({*cluster.dead_ranks(), *gone}), limit=REPLACE_LIMIT, on_progress=self._on_progress)
+            if ranks := sorted({*cluster.dead_ranks(), *gone}):
+                cluster.restart(ranks, limit=REPLACE_LIMIT, on_progress=self._on_progress)
         except ClusterError:
             missing = cluster.missing_ranks()
             left = len(cluster.engine_ids) - len(missing)
             if self.elastic is None or not cluster.controller_alive or not missing or left < self.elastic[0]:
                 raise
-            cluster.drop(missing)
-            self._restarts.drop(missing)
-            self.group = WorkerGroup(cluster, min(left, self.group.num_ranks))
+            self._drop(cluster, missing)
             self._tell(f"No replacement engine could be started: continuing on {_engines(left)}, and on more as soon as one is available.")
+
+    def _to_do_without(self, cluster: Cluster) -> list[int]:
+        """Return the ranks of hosts that are lost, where the run may go on with the others: these are not to have more to do."""
+        lost = cluster.ranks_of_lost_hosts() if self.elastic is not None and cluster.controller_alive else []
+        return lost if lost and self.elastic is not None and len(cluster.engine_ids) - len(lost) >= self.elastic[0] else []
+
+    def _drop(self, cluster: Cluster, ranks: Sequence[int]) -> None:
+        cluster.drop(ranks)
+        self._restarts.drop(ranks)
+        self.group = WorkerGroup(cluster, min(len(cluster.engine_ids), self.group.num_ranks))
 
     def take_back(self, snapshot: CompleteSnapshot | None) -> None:
         """Take in the engine that has come up, to go on from `snapshot` with one rank more."""

@@ -125,7 +125,7 @@ class ResumedJob:
             kept = replace(kept, options=changed, strategy=self._strategy)
         missing = set(kept.surroundings.withheld)
         engines = options if kept.options.mesh is None else replace(options, num_engines=group.num_ranks)
-        check(replace(kept.options, cluster=engines, detach=False))
+        check(replace(_among(kept.options, group.num_ranks), cluster=engines, detach=False))
         snapshots = snapshots_on(cluster, f".{record.run_id}")
         newest = self._folder.read(self._intact, snapshots, number=1, change=partial(part_with_secrets, missing=missing))
         if missing:
@@ -175,5 +175,5 @@ def _among(options: RunOptions, num_ranks: int) -> RunOptions:
     """Return the options of a run that goes on with so many ranks, and comes back to them where it is elastic."""
     if options.elastic is None:
         return options
-    cluster = replace(options.cluster, num_engines=num_ranks)
+    cluster = replace(options.cluster, num_engines=None if options.cluster.hosts else num_ranks)
     return replace(options, elastic=(min(options.elastic[0], num_ranks), num_ranks), cluster=cluster)

@@ -78,7 +78,18 @@ def test_the_doctor_tells_what_it_has_found(notebook):
         assert words in shown
 
 
-@pytest.mark.parametrize("option", ["--vary lr=0.1,0.2", "--strategy zero3", "--elastic 1:2"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--vary lr=0.1,0.2",
+        "--strategy zero3",
+        "--strategy pipeline",
+        "--strategy tensor",
+        "--strategy none",
+        "--mesh tp=2",
+        "--balance auto",
+    ],
+)
 def test_what_does_not_work_yet_is_refused(notebook, option):
     notebook.run("lr = 1")
     cell = notebook.fail(f"%%distribute --hosts h1:1,h2:1 {option}\nlr + 1")

@@ -56,13 +56,17 @@ class AgentLauncher(Launcher):
         """Refuse what runs on several hosts cannot do yet: here, and nowhere else."""
         asked = {
             "--vary": bool(options.vary),
+            f"--mesh {options.mesh}": options.mesh is not None,
             f"--strategy {options.strategy}": options.strategy not in ("auto", "zero1"),
-            "--elastic": options.elastic is not None,
             "--balance auto": options.balance != "off",
         }
         for option, is_given in asked.items():
             if is_given:
                 raise UsageError(f"{option} does not work on several hosts yet: leave it out, or run the cell with `--launcher local`.")
+        numbers = [host.num_engines or 0 for host in options.cluster.hosts]
+        if options.elastic is not None and all(numbers) and numbers and sum(numbers) != options.elastic[1]:
+            least, most = options.elastic
+            raise UsageError(f"--elastic {least}:{most}: the hosts have {sum(numbers)} engines; write --elastic {least}:{sum(numbers)}.")
 
     def plan(self, options: ClusterOptions) -> list[DevicePlan]:
         """Return no plan: each host's agent makes its own."""

@@ -89,6 +89,11 @@ class HostCluster(LocalCluster):
         """The hosts that were lost."""
         return [host.name for host in self._hosts if host.lost]
 
+    def ranks_of_lost_hosts(self) -> list[int]:
+        """Return the ranks whose engines were on hosts that are lost, and are nowhere else yet."""
+        hosts = [self._host_of(rank) for rank in range(len(self._members))]
+        return [rank for rank, host in enumerate(hosts) if host is not None and host.lost]
+
     @property
     def files(self) -> HostFiles:
         """What lies in the folder of buffers, which each host has for itself."""
@@ -125,6 +130,12 @@ class HostCluster(LocalCluster):
     def prepare_spare(self) -> bool:
         """Keep no engine in reserve: on each host one is forked in milliseconds."""
         return False
+
+    def drop(self, ranks: Sequence[int]) -> None:
+        """Do without the engines of `ranks`; those behind them move up, and stay where they are."""
+        super().drop(ranks)
+        assert isinstance(self._launcher, HostLauncher)
+        self._launcher.drop(ranks)
 
     def renew(self, *, limit: timedelta, on_progress: Progress | None = None) -> bool:  # noqa: ARG002  # the base's
         """Do not: agents know of one controller alone."""

@@ -70,3 +70,7 @@ class HostLauncher(ProcessLauncher):
         assert isinstance(self._processes, HostProcesses)
         self._processes.start_engine(host, member.engine_id, plan)
         return member
+
+    def drop(self, ranks: Sequence[int]) -> None:
+        """Know that there are no engines for `ranks` any more, and that those behind them have moved up."""
+        self._at = dict(enumerate(host for rank, host in sorted(self._at.items(), key=lambda item: item[0]) if rank not in ranks))
