@@ -69,6 +69,7 @@ class StageCalls:
         self.is_serving = False
         self.num_calls, self.num_with_graph = 0, 0
         self.in_pass, self._keeps = False, False
+        self._met: set[int] = set()  # calls at whose beginning the ranks have met in this pass
         self._dead: deque[tuple[int, Key]] = deque()  # pieces elsewhere whose graph is no more
         self._not_sent: set[tuple[int, ...]] = set()
 
@@ -193,6 +194,7 @@ class StageCalls:
         """Begin a backward pass, which `keeps` the graph. Collective."""
         self._begin()
         self.in_pass, self._keeps = True, keeps
+        self._met.clear()
 
     def finish_pass(self) -> None:
         """Compute for others until all ranks have gone through their graphs. Collective."""
@@ -210,6 +212,8 @@ class StageCalls:
                 "Take `--strategy zero3`."
             )
         if remote.stage == self.rank:
+            if remote.key.call not in self._met:  # out of turn, the gradients of a stage would be kept until it is theirs to be added
+                self.requests.let_others_ask(remote.key.call, lambda: self.pieces.missing_before(self.rank, remote.key))
             found = self.pieces.backward(self.rank, remote.key, gradients, keeps=self._keeps)
         else:
             there = [gradient is not None for gradient in gradients]
@@ -219,6 +223,7 @@ class StageCalls:
             found = [next(rest) if is_there else None for is_there in there]
         if remote.is_first:  # no rank goes on to what is before the model, where ranks may meet
             self.requests.meet(remote.key.call)
+            self._met.add(remote.key.call)
         return found
 
     def _backward_for(self, rank: int, what: Any, tensors: list[torch.Tensor]) -> Any:

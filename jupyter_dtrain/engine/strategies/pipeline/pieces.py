@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -71,24 +71,28 @@ class _Sum:
     waiting: dict[int, dict[int, torch.Tensor]] = field(default_factory=dict)
     next_rank: int = 0
 
-    def add(self, rank: int, gradients: dict[int, torch.Tensor]) -> None:
-        """Add what a rank has, or keep it until it is its turn."""
+    def add(self, rank: int, gradients: dict[int, torch.Tensor], factor: float) -> None:
+        """Add `factor` times what a rank has, which is let go one by one, or keep it until it is its turn."""
         self.waiting[rank] = gradients
         while self.next_rank in self.waiting:
-            self._take(self.waiting.pop(self.next_rank))
+            self._take(self.waiting.pop(self.next_rank), factor)
             self.next_rank += 1
 
-    def finish(self) -> None:
+    def finish(self, factor: float) -> None:
         """Add what waits for ranks that have not come to it."""
         for rank in sorted(self.waiting):
-            self._take(self.waiting.pop(rank))
+            self._take(self.waiting.pop(rank), factor)
 
-    def _take(self, gradients: Mapping[int, torch.Tensor]) -> None:
-        for number, gradient in gradients.items():
-            if number in self.total:
-                self.total[number].add_(gradient)
-            else:
-                self.total[number] = gradient
+    def _take(self, gradients: dict[int, torch.Tensor], factor: float) -> None:
+        with torch.no_grad():
+            while gradients:
+                number, gradient = gradients.popitem()
+                scaled = gradient * factor  # not in place: what autograd returns for one may be another's too
+                del gradient
+                if number in self.total:
+                    self.total[number].add_(scaled)
+                else:
+                    self.total[number] = scaled
 
 
 class Pieces:
@@ -193,14 +197,22 @@ class Pieces:
             for shard in piece.shards:
                 stack.enter_context(shard.computed_with())
             wanted = [*piece.inputs, *(shard.parameter for shard in piece.trained)]
-            found = _grad([out for out, _ in ends], wanted, [gradient for _, gradient in ends], retain_graph=keeps, allow_unused=True)
-        own = dict(zip((shard.number for shard in piece.trained), found[len(piece.inputs) :], strict=True))
-        with torch.no_grad():
-            scaled = {number: gradient * self._factor for number, gradient in own.items() if gradient is not None}
+            found = [*_grad([out for out, _ in ends], wanted, [gradient for _, gradient in ends], retain_graph=keeps, allow_unused=True)]
+        own = found[len(piece.inputs) :]
+        del found[len(piece.inputs) :]
+        numbers = [shard.number for shard in piece.trained]
         of_key = self._sums.setdefault(key, _Sum())
-        of_key.shards.update((shard.number, shard) for shard in piece.trained)
-        of_key.add(rank, scaled)
-        return list(found[: len(piece.inputs)])
+        of_key.shards.update(zip(numbers, piece.trained, strict=True))
+        gradients = {number: gradient for number, gradient in zip(numbers, own, strict=True) if gradient is not None}
+        del own, wanted, ends
+        of_key.add(rank, gradients, self._factor)
+        return found
+
+    def missing_before(self, rank: int, key: Key) -> list[int]:
+        """Return the ranks before `rank` whose pieces with `key` have not been gone through in this pass."""
+        of_key = self._sums.get(key)
+        come = range(rank) if of_key is None else [one for one in range(of_key.next_rank, rank) if one not in of_key.waiting]
+        return [one for one in come if (one, key) in self._pieces]
 
     def drop(self, rank: int, key: Key) -> None:
         """Forget a piece whose graph is no more."""
@@ -211,7 +223,7 @@ class Pieces:
         sums, self._sums = self._sums, {}
         found = []
         for key in sorted(sums):
-            sums[key].finish()
+            sums[key].finish(self._factor)
             found += [(sums[key].shards[number], gradient) for number, gradient in sums[key].total.items()]
         return found
 

@@ -60,6 +60,15 @@ class StageRequests:
         self._mailbox.wait(self._work, lambda: len(own | whole) == len(self._others))
         del self._done[what]
 
+    def let_others_ask(self, call: int, ranks: Callable[[], Sequence[int]]) -> None:
+        """Compute for others until `ranks` are none, but those that have done with the phase, or with the part of it that is of a call."""
+
+        def is_over() -> bool:
+            gone = self._done[self._phase,] | self._done.get((self._phase, call), set())
+            return gone.issuperset(ranks())
+
+        self._mailbox.wait(self._work, is_over)
+
     def _work(self) -> None:
         """Take in what has come, and do what is asked for now; what belongs to what comes next waits."""
         while True:
