@@ -36,6 +36,7 @@ from ..tensor.thread_guard import in_turn
 from ..tensor.view import GlobalView
 from .activation_checkpoint import CheckpointedBlocks
 from .cross_sample import FEWEST, SEQUENCE_LAYERS
+from .first_call import FirstCall
 from .input_sharding import InputSharding, MarkedNow, mark
 from .known_models import KnownModels, ModuleInfo, stays_lazy
 from .seams import Checks, ShardedParameters
@@ -235,7 +236,10 @@ class ModelCalls:
             It is open from now on, or is to be called with arguments that require gradients.
         """
         called = self.known.of(module)
-        part = self._part = ShardedCall(
+        settings = self._settings.now()
+        draws_known = self._draws is None or self._draws.knows(module)
+        is_known = called.results and draws_known and called.ways.is_known(module, given, settings)
+        part = self._part = (ShardedCall if is_known else FirstCall)(
             module=module,
             given=given,
             own=own,
@@ -247,7 +251,7 @@ class ModelCalls:
             stream=self._stream,
             draws=self._draws,
             normalization=self._normalization,
-            settings=self._settings.now(),
+            settings=settings,
             computed_by=None if self.parameters is None else self.parameters.computed_by,
         )
         try:

@@ -1,43 +1,37 @@
 """One call of a model on the rank's part of the batch.
 
-From the first call is learned whether the model can be given a part at all, and which rows of what it draws are whose. Its results are
-placed where a row per sample comes out; a model of which anything shows that it is open is called again, as such (see `model_call`).
+Its results are placed where a row per sample comes out; a model of which anything shows that it is open is called again, as such (see
+`model_call`). What is learned from the first call is in `first_call`.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
-from ..code_inspection import catches, model_uses
-from ..comm.failures import FailedElsewhere
 from ..rng.global_rng import ModelSampling
-from ..rng.global_sampling import GlobalSampling, RngChanged
+from ..rng.global_sampling import GlobalSampling
 from ..rng.streams import ModelStream
-from ..tensor.agreed import FailedOnShard, failures_of, note, on_all_parts
-from ..tensor.autograd_function import must_be_whole
+from ..tensor.agreed import FailedOnShard, note, on_all_parts
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.caught import may_be_caught
 from ..tensor.model_results import NeedsFullBatch, place_results
 from ..tensor.placement_types import Shard
-from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
 from .arguments import CallArguments
-from .cross_sample import SamplesOfCall, scales_tables
-from .input_sharding import MarkedNow, marked
 from .known_models import ModuleInfo
 from .learning_calls import LearningCalls
 from .light_module_state import LightModuleState, drawn_with
 from .module_state import ModuleState, statistics_of
-from .state import CannotRestore, hold_tensors
+from .reached import Reached
+from .state import CannotRestore
 from .watch import KeepsState, Watch
 
 
@@ -55,7 +49,7 @@ class ShardedCall:
     placement : Shard
         Which part.
     called : ModuleInfo
-        What is known of the module. With no results known, this is its first call.
+        What is known of the module.
     layers : list of module
         Its normalization layers.
     own_call : callable
@@ -90,16 +84,15 @@ class ShardedCall:
     computed_by: Callable[[ShardedCall], Callable[[Any], Any]] | None = None
     keeps: bool = False
     refused: bool = False
+    is_first: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self._handed = CallArguments(*self.own)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
-        self._first: ModuleState | None = None
         self._made: dict[int, nn.Module] = {}
-        draws_known = self.draws is None or self.draws.knows(self.module)
-        if not (self.called.results and draws_known and self.called.ways.is_known(self.module, self.given, self.settings)):
-            self._before: ModuleState | LightModuleState = self._as_it_is()
-            self._first = self._before
+        self._reached: Reached | None = None
+        self._before: ModuleState | LightModuleState
+        if self.is_first:
             return
         if self.called.drawn_with is None:
             self.called.drawn_with = drawn_with(self.module)
@@ -111,8 +104,7 @@ class ShardedCall:
 
     def _as_it_is(self) -> ModuleState:
         """Return what is needed to make a call again."""
-        reached = self._first.reached if self._first is not None else None
-        return ModuleState(self.module, self.stream, reached=reached, leave_out=self._handed.ids, per_rank=self.normalization is None)
+        return ModuleState(self.module, self.stream, reached=self._reached, leave_out=self._handed.ids, per_rank=self.normalization is None)
 
     def result(self) -> Any:
         """Return what the model returns, placed.
@@ -126,17 +118,15 @@ class ShardedCall:
         FailedOnPart
             A rank's part raises an error that the cell would catch. All is as it was before the call.
         """
-        first, handed = self._first, self._handed
-        self.view.functions.enter(self.placement, is_first=first is not None)
+        handed = self._handed
+        self.view.functions.enter(self.placement, is_first=self.is_first)
         if self.normalization is not None:
             self.normalization.share = self.placement.share
         try:
-            if first is not None:
-                result, drawing = self._first_call(first)
-            elif may_be_caught():
-                result, drawing = on_all_parts(self._later_call, NeedsFullBatch)
+            if not self.is_first and may_be_caught():
+                result, drawing = on_all_parts(self._compute, NeedsFullBatch)
             else:
-                result, drawing = self._later_call()
+                result, drawing = self._compute()
             if isinstance(self.module, nn.RNNBase):
                 self.note_batch_dims(self.module, result)
             if self.keeps or handed.kept() is None or self.view.functions.met.refused:
@@ -147,11 +137,11 @@ class ShardedCall:
             placed = place_results(
                 result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more, on_new=self._new_results
             )
-            if first is not None and self.stream is not None and self._samples(self.stream).mix(result, drawing):
+            if self.is_first and self._mixes_samples(result, drawing):
                 raise NeedsFullBatch
             return handed.keep(placed)
         except (NeedsFullBatch, FailedOnShard):
-            if first is None and self.called.watch is not None and self.called.watch.changed(anything=True):
+            if not self.is_first and self.called.watch is not None and self.called.watch.changed(anything=True):
                 raise KeepsState(self.module) from None
             handed.restore()
             try:
@@ -201,20 +191,9 @@ class ShardedCall:
         leaves, tree = pytree.tree_flatten(self.given)
         values = tuple(leaf.dim() if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves)
         asked = (self.placement, self.module.training, torch.is_grad_enabled(), str(tree), values)
-        if self._first is None and asked in self.called.asked:
+        if not self.is_first and asked in self.called.asked:
             raise KeepsState(self.module)
         self.called.asked.add(asked)
-
-    def _samples(self, stream: ModelStream) -> SamplesOfCall:
-        return SamplesOfCall(
-            module=self.module,
-            placement=self.placement,
-            view=self.view,
-            stream=stream,
-            sites=None if self.draws is None else self.draws.sites(self.module),
-            call=self._learning().call,
-            dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
-        )
 
     def _call_on_own(self, call: Callable[[Any], Any]) -> tuple[Any, GlobalSampling | None]:
         self._handed.restore()
@@ -222,7 +201,7 @@ class ShardedCall:
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
             return call(self.own), drawing
 
-    def _later_call(self) -> tuple[Any, GlobalSampling | None]:
+    def _compute(self) -> tuple[Any, GlobalSampling | None]:
         """Return what the model returns and has drawn.
 
         Raises
@@ -236,59 +215,9 @@ class ShardedCall:
             raise KeepsState(self.module)
         return result, drawing
 
-    def _first_call(self, before: ModuleState) -> tuple[Any, GlobalSampling | None]:
-        """Return what the model returns and has drawn, in a second call where the first drew the rows of others. A collective.
-
-        Raises
-        ------
-        NeedsFullBatch
-            It is an open model, on all ranks, or has marked what it was given.
-        """
-        if before.reached.iterators or scales_tables(self.module):
-            self.refused = True
-            raise NeedsFullBatch
-        result: Any = None
-        drawing: GlobalSampling | None = None
-        failed: BaseException | None = None
-        said = io.StringIO()
-        try:
-            with redirect_stdout(said):
-                result, drawing = self._call_on_own(self.own_call)
-        except RngChanged:
-            raise
-        except (Exception, FailedElsewhere) as error:
-            failed = error  # a module that refuses a part of a batch may take all of it
-        failures_of(failed)  # one that fails between its exchanges has others waiting there
-        shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
-        # What a model prints is of the batch.
-        changes = before.changes()
-        keeps = self.keeps or hold_tensors(changes)
-        caught = model_uses(self.module, lambda code, _: catches(code))  # what one bad sample changes for all others
-        refuses = (
-            failed is not None or caught or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
-        )
-        elsewhere = drawing is not None and failed is None and before.has_drawn_elsewhere()
-        drawn_here = None if drawing is None else drawing.result
-        notes = bool(changes)
-        of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
-        self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
-        if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
-            self.refused = self._learning().draw_for_samples_elsewhere()
-        if not self.refused and any(notes for _, _, notes, *_ in of_ranks):
-            self.refused = self._learning().note_by_samples(changes, self.called.accepted)
-        if self.refused:
-            raise NeedsFullBatch
-        if drawing is not None and self.draws is not None:
-            drawn = [of_rank for *_, of_rank, _ in of_ranks]
-            if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
-                before.restore()
-                self._batch_dims = {}
-                result = None  # with its graph, or the first step would need the memory of two
-                result, drawing = self._call_on_own(self.own_call)
-        if found := marked(self.given, self.own):
-            raise MarkedNow(found)
-        self.called.ways.learn(self.module, self.given, self.settings)
-        return result, drawing
+    def _mixes_samples(self, result: Any, drawing: GlobalSampling | None) -> bool:  # noqa: ARG002
+        """Return whether a first call has mixed samples; of a later one that is known."""
+        return False
 
     def _learning(self) -> LearningCalls:
         return LearningCalls(

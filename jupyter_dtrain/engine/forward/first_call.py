@@ -1,0 +1,103 @@
+"""The first call of a model on the rank's part of the batch, or one in another way than before.
+
+From it is learned whether the model can be given a part at all, and which rows of what it draws are whose.
+"""
+
+from __future__ import annotations
+
+import io
+from contextlib import redirect_stdout
+from typing import Any, ClassVar
+
+from ..code_inspection import catches, model_uses
+from ..comm.failures import FailedElsewhere
+from ..rng.global_sampling import GlobalSampling, RngChanged
+from ..tensor.agreed import failures_of
+from ..tensor.autograd_function import must_be_whole
+from ..tensor.model_results import NeedsFullBatch
+from ..tensor.redistribute import Exchange
+from .cross_sample import SamplesOfCall, scales_tables
+from .input_sharding import MarkedNow, marked
+from .sharded_call import ShardedCall
+from .state import hold_tensors
+
+
+class FirstCall(ShardedCall):
+    """A call from which is learned what the model does."""
+
+    is_first: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._before = self._first = self._as_it_is()
+        self._reached = self._first.reached
+
+    def _compute(self) -> tuple[Any, GlobalSampling | None]:
+        """Return what the model returns and has drawn, in a second call where the first drew the rows of others. A collective.
+
+        Raises
+        ------
+        NeedsFullBatch
+            It is an open model, on all ranks, or has marked what it was given.
+        """
+        before = self._first
+        if before.reached.iterators or scales_tables(self.module):
+            self.refused = True
+            raise NeedsFullBatch
+        result: Any = None
+        drawing: GlobalSampling | None = None
+        failed: BaseException | None = None
+        said = io.StringIO()
+        try:
+            with redirect_stdout(said):
+                result, drawing = self._call_on_own(self.own_call)
+        except RngChanged:
+            raise
+        except (Exception, FailedElsewhere) as error:
+            failed = error  # a module that refuses a part of a batch may take all of it
+        failures_of(failed)  # one that fails between its exchanges has others waiting there
+        shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
+        # What a model prints is of the batch.
+        changes = before.changes()
+        keeps = self.keeps or hold_tensors(changes)
+        caught = model_uses(self.module, lambda code, _: catches(code))  # what one bad sample changes for all others
+        refuses = (
+            failed is not None or caught or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
+        )
+        elsewhere = drawing is not None and failed is None and before.has_drawn_elsewhere()
+        drawn_here = None if drawing is None else drawing.result
+        notes = bool(changes)
+        of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
+        self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
+        if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
+            self.refused = self._learning().draw_for_samples_elsewhere()
+        if not self.refused and any(notes for _, _, notes, *_ in of_ranks):
+            self.refused = self._learning().note_by_samples(changes, self.called.accepted)
+        if self.refused:
+            raise NeedsFullBatch
+        if drawing is not None and self.draws is not None:
+            drawn = [of_rank for *_, of_rank, _ in of_ranks]
+            if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
+                before.restore()
+                self._batch_dims = {}
+                result = None  # with its graph, or the first step would need the memory of two
+                result, drawing = self._call_on_own(self.own_call)
+        if found := marked(self.given, self.own):
+            raise MarkedNow(found)
+        self.called.ways.learn(self.module, self.given, self.settings)
+        return result, drawing
+
+    def _mixes_samples(self, result: Any, drawing: GlobalSampling | None) -> bool:
+        """Return whether one sample's results depend on others."""
+        if self.stream is None:
+            return False
+        samples = SamplesOfCall(
+            module=self.module,
+            placement=self.placement,
+            view=self.view,
+            stream=self.stream,
+            sites=None if self.draws is None else self.draws.sites(self.module),
+            call=self._learning().call,
+            dims_of=lambda kinds: self.called.results.get((self.placement, kinds)),
+        )
+        return samples.mix(result, drawing)
