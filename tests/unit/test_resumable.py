@@ -12,7 +12,7 @@ import torch
 
 from jupyter_dtrain.analysis.code_objects import sources_of
 from jupyter_dtrain.engine.cell import describe, run_cell
-from jupyter_dtrain.engine.resume.jump import JumpFailed
+from jupyter_dtrain.engine.resume.jump_path import JumpFailed
 from jupyter_dtrain.engine.resume.loops import Loops
 from jupyter_dtrain.serialization.pickler import Packer
 from jupyter_dtrain.serialization.unpickler import Unpacker

@@ -16,7 +16,7 @@ from typing import Any
 
 from ...analysis.resume_points import CallPlace, Unit
 from .iterable_kinds import has_begun, is_progress_bar
-from .jump import DEFINED_AGAIN, PROGRESS
+from .jump_path import DEFINED_AGAIN, PROGRESS
 from .loop_iterators import Loop, WhileLoop
 from .managers import Managed
 from .position import FramePosition, LoopPosition, made_inside, read_variables
