@@ -105,7 +105,7 @@ class CellBoundary:
             self.snapshots.at_boundary()
 
     def _at_boundary(self) -> None:
-        if self._follows and (position := self.loops.position()) is not None and position.is_outermost:
+        if self._follows and (position := self.loops.places.position()) is not None and position.is_outermost:
             self._reports.observer.follow_metric(self._namespace)
         self._control.boundary(self._reports.observer.step, self._take_snapshot)
         self._take_snapshot()

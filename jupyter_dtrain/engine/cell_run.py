@@ -93,7 +93,7 @@ class CellRun:
         random_state = task.random_state if device.type == "cpu" else task.random_state.with_gpu()
         random_state.set()
         self._boundary.measure()
-        self._loops.adopt(self._tracked, task.sources)
+        self._loops.texts.adopt(self._tracked, task.sources)
         self._strategy.begin(self._tracked)
         self._whole = {name: self._namespace[name] for name in task.options.split}
         self._shared_out = self._strategy.share_out(self._whole)

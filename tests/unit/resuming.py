@@ -72,7 +72,7 @@ def plain(setup: str, program: str) -> Run:
 def _adopt(loops: Loops, namespace: dict[str, Any]) -> None:
     functions = [value for value in namespace.values() if isinstance(value, FunctionType | type)]
     methods = [method for kind in functions if isinstance(kind, type) for method in vars(kind).values()]
-    loops.adopt(functions, sources_of([*functions, *methods]))
+    loops.texts.adopt(functions, sources_of([*functions, *methods]))
 
 
 def watched(setup: str, program: str, kill_at: int | None = None, around: Around = lambda *_: nullcontext()) -> Run:
@@ -83,8 +83,8 @@ def watched(setup: str, program: str, kill_at: int | None = None, around: Around
     run = Run(new_namespace(setup))
 
     def on_boundary() -> None:
-        position = loops.position()
-        run.places.append(f"no: {loops.why_not}" if position is None else position.describe())
+        position = loops.places.position()
+        run.places.append(f"no: {loops.places.why_not}" if position is None else position.describe())
         if len(run.places) - 1 == kill_at:
             run.snapshot = _snapshot(run.namespace, loops, position) if position is not None else None
             raise Killed
@@ -107,7 +107,7 @@ def _pickled(namespace: dict[str, Any], value: object) -> Any:
 
 def _snapshot(namespace: dict[str, Any], loops: Loops, position: Position) -> Snapshot:
     names = {name: value for name, value in namespace.items() if name not in _HIDDEN}
-    values = loops.values()
+    values = loops.places.values()
     assert len(values) == len(position.frames)
     unsaved: list[set[str]] = []
     for group in (names, *values):
@@ -146,7 +146,7 @@ def resumed(setup: str, program: str, snapshot: Snapshot, around: Around = lambd
 
     def on_boundary() -> None:
         if run.resumed:
-            position = loops.position()
+            position = loops.places.position()
             run.places.append("" if position is None else position.describe())
             if len(run.places) - 1 == kill_at:
                 run.snapshot = _snapshot(run.namespace, loops, position) if position is not None else None
@@ -154,7 +154,7 @@ def resumed(setup: str, program: str, snapshot: Snapshot, around: Around = lambd
 
     loops = Loops(on_boundary=on_boundary, say=run.said.append)
     _adopt(loops, run.namespace)
-    loops.adopt([], sources_of([value for value in new_namespace(setup).values() if isinstance(value, FunctionType)]))
+    loops.texts.adopt([], sources_of([value for value in new_namespace(setup).values() if isinstance(value, FunctionType)]))
     for seed in (torch.manual_seed, random.seed, np.random.seed):
         seed(1234)
 

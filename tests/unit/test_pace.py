@@ -23,7 +23,7 @@ def places(cell: str) -> list[float | None]:
     def at_boundary() -> None:
         if steps:
             steps.clear()
-            around = loops.around()
+            around = loops.places.around()
             found.append(None if around is None else fraction_done(around))
 
     loops = Loops(on_boundary=at_boundary, say=lambda _: None)

@@ -119,7 +119,7 @@ def test_a_loop_that_only_reads_says_how_far_it_is(monkeypatch):
     monkeypatch.setattr(progress, "INTERVAL", 0.0)
     loop = SimpleNamespace(count=0, iterable=None, items=iter(range(10)))
     observer = SimpleNamespace(step=0)
-    meter = ExtentMeter(0, SimpleNamespace(around=lambda: [loop]), observer)  # type: ignore[arg-type]
+    meter = ExtentMeter(0, SimpleNamespace(places=SimpleNamespace(around=lambda: [loop])), observer)  # type: ignore[arg-type]
     for _ in loop.items:
         loop.count += 1
         if loop.count > 2:

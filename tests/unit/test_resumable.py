@@ -393,7 +393,7 @@ def watch(program: str, namespace: dict[str, Any]) -> Any:
     """Run a program with its loops watched and nothing else."""
     loops = Loops(on_boundary=lambda: None, say=lambda _: None)
     functions = [value for value in namespace.values() if isinstance(value, FunctionType)]
-    loops.adopt(functions, sources_of(functions))
+    loops.texts.adopt(functions, sources_of(functions))
     with loops.installed():
         return run_cell(program, "program", namespace, loops)
 
@@ -477,7 +477,7 @@ def test_a_text_that_was_edited_is_left_alone():
     run_cell("def f(n):\n    for i in range(n): pass\n    return n", "setup", namespace)
     before = namespace["f"].__code__
     loops = Loops(on_boundary=lambda: None, say=lambda _: None)
-    loops.adopt([namespace["f"]], {"setup": "def f(n):\n    for i in range(n + 1): pass\n    return n"})
+    loops.texts.adopt([namespace["f"]], {"setup": "def f(n):\n    for i in range(n + 1): pass\n    return n"})
     with loops.installed():
         run_cell("inside = f.__code__\nf(2)", "program", namespace, loops)
     assert namespace["inside"] is before

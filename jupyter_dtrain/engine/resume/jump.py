@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FrameType, GeneratorType
 from typing import Any, NoReturn, Protocol
 
@@ -13,7 +14,8 @@ from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning
 from .iterable_kinds import is_progress_bar
 from .jump_path import PROGRESS, JumpPath
-from .loop_iterators import EnteredLoop, Loop, ResumedLoop, Run, key
+from .loop_iterators import EnteredLoop, ResumedLoop, Run, key
+from .loop_places import LoopPlaces
 from .managers import Again, Recipe, again
 from .position import Position, read_variables, write_variables
 from .rewritten_code import Texts
@@ -23,9 +25,7 @@ class Jumping(Run, Protocol):
     """What rewritten text asks for each comparison; the jump sets `at`."""
 
     at: int
-
-    def register(self, frame: FrameType, loop: Loop) -> Loop:
-        """Remember that a loop runs in a frame."""
+    places: LoopPlaces
 
     def done(self) -> None:
         """Forget the jump: the run is live."""
@@ -48,6 +48,7 @@ class Jump:
         self._path = JumpPath(texts, position, values, missing)
         self._say, self._on_resumed = say, on_resumed
         self._paused: list[int] = []
+        self._is_over = False
         self._evaluated: list[int] = []  # loops whose iterable is being evaluated, or need not be
         self._namespace: dict[str, Any] = {}
         self._saved_names: dict[str, Any] = {}
@@ -56,11 +57,24 @@ class Jump:
         self.again: deque[IteratorState] = deque()  # of the iterable that is made again
         self.moments: list[SourceState] = []  # to be the present ones
 
-    def start(self, namespace: dict[str, Any]) -> None:
+    def _start(self, namespace: dict[str, Any]) -> None:
         """Begin, with the names as they were saved."""
         self._namespace, self._saved_names = namespace, dict(namespace)
         self._path.find()
         self._loops.at = self._path.target
+
+    @contextmanager
+    def under_way(self, namespace: dict[str, Any]) -> Iterator[None]:
+        """Jump in the code that runs within the ``with`` block; fails where it does not come to the place."""
+        self._start(namespace)
+        try:
+            yield
+        except Exception as error:
+            if not self._is_over:
+                self.fail(f"{type(error).__name__}: {error}", error)
+            raise
+        if not self._is_over:
+            self.fail("the cell came to its end before")
 
     def fail(self, reason: str, error: Exception | None = None) -> NoReturn:
         """Give up."""
@@ -172,7 +186,7 @@ class Jump:
         loop = kind(self._loops, place, iterable, items, count=count, beginning=saved["beginning"], cursors=saved["cursors"])
         if kind is EnteredLoop:
             loop.targets = self._values_of(place.targets)
-        return self._loops.register(frame, loop)
+        return self._loops.places.register(frame, loop)
 
     def _values_of(self, targets: Any) -> Any:
         """Return the saved values of a loop's targets, ``None`` for those that have none."""
@@ -219,5 +233,6 @@ class Jump:
             self._say(f"`{name}` could not be saved, and no statement on the way binds it again: the cell continues without it.")
         for moment in reversed(self.moments):
             moment.set()
+        self._is_over = True
         self._loops.done()
         self._on_resumed()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import GeneratorType
+from types import FrameType, GeneratorType
 from typing import Any, Protocol
 
-from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import LoopPlace
 from ..data.iteration_places import IteratorState
 from .beginnings import Beginning
-from .iterable_kinds import OVER_DICTS, VIEWS, is_progress_bar, keeps_its_place, says_all
+from .iterable_kinds import OVER_DICTS, VIEWS, is_plain, is_progress_bar, keeps_its_place, may_draw_first, says_all, under_way
 
 
 class Run(Protocol):
@@ -179,26 +178,14 @@ class WhileLoop:
         return {}
 
 
-class FinishedLoop:
-    """In the place of a run that is over."""
-
-    at = paused = LIVE
-
-    def saved(self, number: int) -> bool:  # noqa: ARG002
-        """Say that a loop's iterable is to be evaluated."""
-        return False
-
-    def loop(self, number: int, iterable: Any) -> Iterator[Any]:  # noqa: ARG002
-        """Return an iterator that tells nobody."""
-        return iter(iterable)
-
-    def manager(self, number: int, index: int, manager: Any) -> Any:  # noqa: ARG002
-        """Return a context manager as it is."""
-        return manager
-
-    def start(self, number: int) -> None:
-        """Begin a ``while`` loop."""
-
-    def turn(self, number: int) -> bool:  # noqa: ARG002
-        """Leave it to a ``while`` loop's condition."""
-        return False
+def new_loop(loops: Run, place: LoopPlace, iterable: Any, frame: FrameType, cursors: list[IteratorState], drawn: Beginning | None) -> Loop:
+    """Return a loop that begins in `frame`; `drawn` is how streams were before `iterable` was evaluated."""
+    beginning = drawn
+    if is_plain(iterable):
+        items: Iterator[Any] = iter(iterable)
+        return Loop(loops, place, iterable, items)
+    if may_draw_first(iterable):
+        beginning = Beginning([iterable])
+    items = iter(iterable)
+    stale = under_way(frame, place.sources)
+    return WatchedLoop(loops, place, iterable, items, beginning=beginning, cursors=cursors, stale=stale)

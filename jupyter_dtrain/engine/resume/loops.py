@@ -8,29 +8,24 @@ statements around that position only, down the calls that lead to it, and is liv
 
 from __future__ import annotations
 
-import builtins
-import os
 import sys
 import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from types import FrameType
 from typing import Any
 
-from ...analysis.ast_nodes import LIVE, RUNTIME
-from ...analysis.resume_points import LoopPlace
-from ...system.patches import put
+from ...analysis.ast_nodes import LIVE
 from ..data.iteration_places import IteratorState, SourceState
 from .beginnings import Beginning, begins_its_own_way
-from .call_stack import FrameLocation, NoPlace, call_without, loops_around, whereabouts
-from .iterable_kinds import is_plain, may_draw_first, under_way
+from .call_stack import call_without
 from .jump import Jump
-from .loop_iterators import FinishedLoop, Loop, WatchedLoop, WhileLoop
+from .loop_iterators import Loop, WatchedLoop, WhileLoop, new_loop
+from .loop_places import LoopPlaces
 from .managers import Managed, Recipe, is_neutral
 from .position import Position, read_names
 from .rewritten_code import Texts
+from .text_runtime import found_by_texts
 
 
 class Loops:
@@ -39,7 +34,7 @@ class Loops:
     Parameters
     ----------
     on_boundary : callable
-        Called before every iteration of a loop; `position` and `values` may be asked then.
+        Called before every iteration of a loop; `places` may be asked then where the run is.
     say : callable
         Told what the user should know of a run that is resumed.
 
@@ -49,88 +44,32 @@ class Loops:
         Where the frame that runs is to jump to; -1 while the run is live.
     texts : Texts
         The cell's and those of its functions.
-    why_not : str
-        Why `position` was ``None`` the last time that it was.
+    places : LoopPlaces
     """
 
     def __init__(self, *, on_boundary: Callable[[], None], say: Callable[[str], None]) -> None:
-        self.at = LIVE
-        self.paused = LIVE
-        self.why_not = ""
+        self.at = self.paused = LIVE
         self.value: Any = None  # of the cell's last line
         self.namespace: dict[str, Any] = {}
         self.on_boundary: Callable[[], None] = on_boundary
         self.is_quiet = False
-        self._say = say
-        self._thread = threading.get_ident()
+        self._say, self._thread = say, threading.get_ident()
         self.texts = Texts()
-        self._running: Loop | WhileLoop | None = None  # whose boundary it is
-        self._active: dict[tuple[int, int], weakref.ref[Loop] | WhileLoop] = {}  # by frame and number
-        self._most_active = 500  # before it is looked which have ended
+        self.places = LoopPlaces(self.texts, _BOUNDARIES)
+        self._active = self.places.active
         self.collecting: list[list[IteratorState]] = []  # the cursors of the loops whose items are being fetched
-        self._managers: dict[tuple[int, int, int], Managed] = {}  # by frame, number and index in the header
         self._drawn: dict[int, Beginning] = {}  # before the iterables of loops were evaluated
         self._jump: Jump | None = None
-
-    # -- texts -------------------------------------------------------------------------------------------------------
-
-    def adopt(self, objects: Iterable[object], sources: Mapping[str, str]) -> None:
-        """Let functions and methods of classes run the rewritten code of their texts, from the cell's start to the end of `installed`."""
-        self.texts.adopt(objects, sources)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Let rewritten code find this. At the end functions have their original code back."""
-        before = getattr(builtins, RUNTIME, None)
-        put(builtins, RUNTIME, self)
-        _installed.add(self)
-        try:
-            yield
-        finally:
-            self.texts.release()
-            self.is_quiet = True
-            # Functions that the cell made and somebody keeps still ask for a run.
-            put(builtins, RUNTIME, before if before is not None else FinishedLoop())
-
-    # -- where the run is --------------------------------------------------------------------------------------------
-
-    def position(self) -> Position | None:
-        """Return where the run is, at a boundary; ``None`` if it cannot be resumed there (`why_not` says why)."""
-        try:
-            return Position(tuple(place.position() for place in self._places()))
-        except NoPlace as error:
-            self.why_not = str(error)
-            return None
-
-    def values(self) -> list[dict[str, Any]]:
-        """Return what the frames of `position` need beside the cell's names: functions' variables, and states of loops."""
-        return [place.values() for place in self._places()]
-
-    def around(self) -> list[Loop | WhileLoop] | None:
-        """Return the loops around a boundary, outermost first; ``None`` where not all are known."""
-        frame, running = self._boundary_frame()
-        if frame is None or running is None:
-            return None
-        return loops_around(frame, running, self.texts, self._loop_of)
-
-    def _places(self) -> list[FrameLocation]:
-        frame, running = self._boundary_frame()
-        if frame is None or running is None:
-            raise NoPlace("no loop is about to begin an iteration")
-        return whereabouts(frame, running, self.texts, self._loop_of, self._managers_of)
-
-    def _boundary_frame(self) -> tuple[FrameType | None, Loop | WhileLoop | None]:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code not in _BOUNDARIES:
-            frame = frame.f_back
-        return None if frame is None else frame.f_back, self._running
-
-    def _loop_of(self, frame: FrameType, number: int) -> Loop | WhileLoop | None:
-        entry = self._active.get((id(frame), number))
-        return entry() if isinstance(entry, weakref.ref) else entry
-
-    def _managers_of(self, frame: FrameType) -> list[tuple[int, int, Managed]]:
-        return [(number, index, manager) for (owner, number, index), manager in self._managers.items() if owner == id(frame)]
+        with found_by_texts(self):
+            try:
+                yield
+            finally:
+                self.texts.release()
+                self.is_quiet = True
 
     # -- what rewritten code calls while it is live ------------------------------------------------------------------
 
@@ -156,27 +95,9 @@ class Loops:
             return iter(iterable)
         cursors = self.collecting[-1]
         try:
-            return self.register(frame, self._make(place, iterable, frame, cursors))
+            return self.places.register(frame, new_loop(self, place, iterable, frame, cursors, self._drawn.pop(number, None)))
         finally:
             self.collecting.pop()
-
-    def _make(self, place: LoopPlace, iterable: Any, frame: FrameType, cursors: list[IteratorState]) -> Loop:
-        beginning = self._drawn.pop(place.number, None)
-        if is_plain(iterable):
-            items: Iterator[Any] = iter(iterable)
-            return Loop(self, place, iterable, items)
-        if may_draw_first(iterable):
-            beginning = Beginning([iterable])
-        items = iter(iterable)
-        stale = under_way(frame, place.sources)
-        return WatchedLoop(self, place, iterable, items, beginning=beginning, cursors=cursors, stale=stale)
-
-    def register(self, frame: FrameType, loop: Loop) -> Loop:
-        """Remember that a loop runs in a frame."""
-        if len(self._active) > self._most_active:
-            self._forget_ended()
-        self._active[id(frame), loop.place.number] = weakref.ref(loop)
-        return loop
 
     def manager(self, number: int, index: int, made: Any) -> Any:
         """Return the context manager to enter: that of a ``with`` statement, or what takes note of it."""
@@ -186,13 +107,13 @@ class Loops:
         if is_neutral(manager) or not known or self.is_quiet or threading.get_ident() != self._thread or not self.namespace:
             return manager
         frame = sys._getframe(1)
-        key = id(frame), number, index
-        return Managed(manager, self.namespace, again, partial(self._managers.__setitem__, key), partial(self._managers.pop, key, None))
+        key, managers = (id(frame), number, index), self.places.managers
+        return Managed(manager, self.namespace, again, partial(managers.__setitem__, key), partial(managers.pop, key, None))
 
     def start(self, number: int) -> None:
         """Begin a ``while`` loop."""
-        if len(self._active) > self._most_active:
-            self._forget_ended()
+        if len(self._active) > self.places.most_active:
+            self.places.forget_ended()
         count = 0 if self.at < 0 or self._jump is None else self._jump.count_of(number)
         place = self.texts.loops.get(number)
         if place is not None:
@@ -217,20 +138,9 @@ class Loops:
         """Tell of a boundary."""
         if self.is_quiet or self._jump is not None or threading.get_ident() != self._thread:
             return
-        self._running = loop
+        self.places.running = loop
         self.on_boundary()
-        self._running = None
-
-    def _forget_ended(self) -> None:
-        running = set()
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            running.add(id(frame))
-            frame = frame.f_back
-        for key, entry in list(self._active.items()):
-            if key[0] not in running or (isinstance(entry, weakref.ref) and entry() is None):
-                del self._active[key]
-        self._most_active = 2 * len(self._active) + 500
+        self.places.running = None
 
     # -- cursors of data loaders -------------------------------------------------------------------------------------
 
@@ -276,18 +186,9 @@ class Loops:
     @contextmanager
     def running(self, namespace: dict[str, Any]) -> Iterator[None]:
         """Let the cell's code run in the ``with`` block, from where it is to go on."""
-        self.value = None
-        self.namespace = namespace
-        if self._jump is not None:
-            self._jump.start(namespace)
-        try:
+        self.value, self.namespace = None, namespace
+        with nullcontext() if self._jump is None else self._jump.under_way(namespace):
             yield
-        except Exception as error:
-            if self._jump is not None:
-                self._jump.fail(f"{type(error).__name__}: {error}", error)
-            raise
-        if self._jump is not None:
-            self._jump.fail("the cell came to its end before")
 
     def take_value(self) -> Any:
         """Return the value of the cell's last line, which is not kept."""
@@ -346,14 +247,4 @@ class Loops:
         return self._jump
 
 
-_installed: weakref.WeakSet[Loops] = weakref.WeakSet()
 _BOUNDARIES = frozenset({Loop.__next__.__code__, WatchedLoop.__next__.__code__, Loops.turn.__code__})
-
-
-def _be_quiet() -> None:
-    """In a process that was forked from this one (a worker of a data loader) there is no run."""
-    for loops in _installed:
-        loops.is_quiet = True
-
-
-os.register_at_fork(after_in_child=_be_quiet)

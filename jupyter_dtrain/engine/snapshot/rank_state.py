@@ -124,7 +124,7 @@ class RankState:
 
     def position(self) -> Position | None:
         """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""
-        return None if self._strategy.in_step else self._loops.position()
+        return None if self._strategy.in_step else self._loops.places.position()
 
     def apart(self) -> Apart:
         """Return what one rank alone has, as far as this one knows of it."""
@@ -176,7 +176,7 @@ class RankState:
         random_state = RandomState.now()
         with kept_open():
             saved = self._home.save(
-                [*self._loops.values(), self._observer.state_dict(), self._strategy.state_dict()],
+                [*self._loops.places.values(), self._observer.state_dict(), self._strategy.state_dict()],
                 gather=gather,
                 skip=self._skip,
                 elsewhere=common.elsewhere() if common is not None else {},
@@ -232,7 +232,7 @@ class RankState:
         if is_own:
             self._strategy.set_rng_state(snapshot.streams)
             self._temporary.go_on_with(snapshot.temporary)
-        self._loops.adopt(objects, {})
+        self._loops.texts.adopt(objects, {})
         self._loops.jump(
             snapshot.position,
             values,

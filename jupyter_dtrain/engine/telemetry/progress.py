@@ -48,7 +48,7 @@ class ExtentMeter:
         self._due = now + INTERVAL
         if not step and not self._has_read():
             return
-        around = self._loops.around()
+        around = self._loops.places.around()
         fraction = None if around is None else fraction_done(around)
         if fraction is not None:
             self._last = Extent(rank=self._rank, time=time.time(), fraction=fraction)
