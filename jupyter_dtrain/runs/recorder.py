@@ -11,14 +11,21 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from ..errors import ProtocolError
 from ..protocol import (
     RUN_PHASES_ENDED,
     DeviceUse,
+    Extent,
+    Hyperparameters,
     Message,
     Notice,
     Points,
+    Progress,
+    RankStarted,
     RunPhase,
     RunUpdate,
+    Scalars,
+    Steps,
     TimeSplit,
 )
 from .curves import Curve, Rows, finite
@@ -67,21 +74,14 @@ class RunRecorder:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._lock = threading.Lock()
+        self._clock = clock
         started = clock() if started is None else started
         self._status = RunStatus(
             run_id=run_id, name=name, world_size=world_size, started=started, idle=idle, detached=detached, clock=clock
         )
         self._run = ReportedRun(run_id, started, self._status, clock)
         self.hyperparameters = self._run.hyperparameters
-
-    @property
-    def on_logged(self) -> Callable[[str, int, Sequence[Point]], None]:
-        """Who is given points that the cell has logged."""
-        return self._run.on_logged
-
-    @on_logged.setter
-    def on_logged(self, function: Callable[[str, int, Sequence[Point]], None]) -> None:
-        self._run.on_logged = function
+        self.on_logged: Callable[[str, int, Sequence[Point]], None] = lambda _name, _first, _points: None
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
@@ -93,8 +93,37 @@ class RunRecorder:
         ProtocolError
             It is not an engine's event, or is malformed. The recorder is as it was.
         """
+        run = self._run
         with self._lock:
-            self._run.apply(event)
+            match event:
+                case RankStarted():
+                    if run.start_rank(event.rank):
+                        self._start()
+                case Steps():
+                    run.steps.add(event)
+                    self._start()
+                case Progress():
+                    if event.rank == 0:
+                        self._status.progress = event
+                        run.curves.add_epoch(event, self._clock())
+                        run.changed = True
+                case Extent():
+                    self._status.pace.add(event.time, event.fraction)
+                    run.changed = True
+                case DeviceUse():
+                    run.devices.add(event)
+                    run.curves.record_device(event, run.steps.last.step)
+                case TimeSplit():
+                    self._status.reading.add(run.times.add(event))
+                    run.changed |= event.rows > 0
+                case Scalars():
+                    run.log(event, self.on_logged)
+                case Hyperparameters():
+                    self.hyperparameters.note(event)
+                case Notice():
+                    run.notices.add(event)
+                case _:
+                    raise ProtocolError(f"{event.type!r} is not an engine's event")
 
     def restore(self, curves: Mapping[str, Curve]) -> None:
         """Begin with what is recorded of the run already; steps in it that are told again count once."""
@@ -213,3 +242,7 @@ class RunRecorder:
         """Keep no more rows: there is no store, or it has failed."""
         with self._lock:
             self._run.curves.drop_rows()
+
+    def _start(self) -> None:
+        self._status.start_running()
+        self._run.changed = True

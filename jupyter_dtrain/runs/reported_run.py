@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..errors import ProtocolError
-from ..protocol import DeviceUse, Extent, Hyperparameters, Message, Notice, Progress, RankStarted, Scalars, Steps, TimeSplit
+from ..protocol import Scalars
 from .aggregation import StepCurves
 from .curves import MEASURED, OF_DEVICES, Curve, RunCurves
 from .logged_scalars import LoggedScalars, Point
@@ -33,8 +32,6 @@ class ReportedRun:
     times : TimeSplits
     notices : Notices
     hyperparameters : KnownHyperparameters
-    on_logged : callable
-        As of `RunRecorder`.
     changed : bool
         Whether the status is another since it was told last; who tells it says so.
     """
@@ -47,48 +44,13 @@ class ReportedRun:
         self.steps = StepCurves(status.world_size, self.curves, started=started, notices=self.notices)
         self._scalars = LoggedScalars(MEASURED)
         self.hyperparameters = KnownHyperparameters()
-        self.on_logged: Callable[[str, int, Sequence[Point]], None] = lambda _name, _first, _points: None
         self.changed = True
 
-    def apply(self, event: Message) -> None:
-        """Take one event of the run.
-
-        Raises
-        ------
-        ProtocolError
-            It is not an engine's event, or is malformed. All is as it was.
-        """
-        match event:
-            case RankStarted():
-                self._ranks_started.add(event.rank)
-                self.times.start(event.rank)
-                if len(self._ranks_started) == self.status.world_size:
-                    self._run()
-            case Steps():
-                self.steps.add(event)
-                self._run()
-            case Progress():
-                if event.rank == 0:
-                    self.status.progress = event
-                    self.curves.add_epoch(event, self._clock())
-                    self.changed = True
-            case Extent():
-                self.status.pace.add(event.time, event.fraction)
-                self.changed = True
-            case DeviceUse():
-                self.devices.add(event)
-                self.curves.record_device(event, self.steps.last.step)
-            case TimeSplit():
-                self.status.reading.add(self.times.add(event))
-                self.changed |= event.rows > 0
-            case Scalars():
-                self._log(event)
-            case Hyperparameters():
-                self.hyperparameters.note(event)
-            case Notice():
-                self.notices.add(event)
-            case _:
-                raise ProtocolError(f"{event.type!r} is not an engine's event")
+    def start_rank(self, rank: int) -> bool:
+        """Note that a rank has started; return whether all have."""
+        self._ranks_started.add(rank)
+        self.times.start(rank)
+        return len(self._ranks_started) == self.status.world_size
 
     def restore(self, curves: Mapping[str, Curve]) -> None:
         """Begin with what is recorded of the run already; steps in it that are told again count once."""
@@ -120,13 +82,10 @@ class ReportedRun:
         self.devices.keep(world_size)
         self.changed = True
 
-    def _run(self) -> None:
-        self.status.start_running()
-        self.changed = True
-
-    def _log(self, event: Scalars) -> None:
+    def log(self, event: Scalars, on_logged: Callable[[str, int, Sequence[Point]], None]) -> None:
+        """Take points that the cell has logged; `on_logged` is as of `RunRecorder`."""
         name, points = self._scalars.fresh(event)
         for point in points:
             self.curves.add(name, *point)
         if points:
-            self.on_logged(name, self._scalars.count(name) - len(points) + 1, points)
+            on_logged(name, self._scalars.count(name) - len(points) + 1, points)
