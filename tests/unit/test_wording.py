@@ -10,11 +10,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts)]
-LONG = [
-    "docs/architecture.md",
-    *(f"docs/semantics/{name}.md" for name in ("notebook",)),
-]
-"""Pages whose sentences are not short yet."""
+LONG = ["docs/architecture.md"]
+"""Pages whose sentences may be longer: it is for developers."""
 LONGEST, MEDIAN = 25, 16
 """Words of a sentence, at most and in the middle."""
 READ = {
