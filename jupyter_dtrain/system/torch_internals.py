@@ -56,6 +56,8 @@ NAMES = {
     "torch.nn.functional._verify_batch_size": "layers with statistics over the batch",
     "torch.nn.modules.module._global_forward_hooks": "hooks of all modules",
     "torch.nn.modules.module._global_forward_pre_hooks": "hooks of all modules",
+    "torch.nn.modules.module._has_any_global_hook": "whether somebody looks at what every module is given",
+    "torch.overrides._get_current_function_mode_stack": "whether somebody looks at every operation",
     "torch.nn.utils.parametrize._cache": "parametrized modules whose call is taken back",
     "torch.nn.utils.parametrize._inject_new_class": "how a parametrized module is read",
     "torch.nn.utils.parametrize._inject_property": "how a parametrized module is read",

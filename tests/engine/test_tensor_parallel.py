@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from itertools import product
+from math import prod
 from typing import Any
 
 import pytest
@@ -13,8 +14,8 @@ from jupyter_dtrain.engine.comm.batch_ranks import BatchRanks
 from jupyter_dtrain.engine.comm.process_group import shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
+from jupyter_dtrain.engine.strategies.tensor_parallel.layer_parameter import LayerParameter
 from jupyter_dtrain.engine.strategies.tensor_parallel.layer_training import LayerTraining
-from jupyter_dtrain.engine.strategies.tensor_parallel.layers import LayerParameter
 from jupyter_dtrain.engine.strategies.tensor_parallel.replicated_training import ReplicatedTraining
 from tests.engine.ranks import RankError, Run
 from tests.engine.test_zero3 import CLOSE, READERS, distance, run_connected
@@ -67,7 +68,7 @@ SHORT = [("MLP", 3), ("transformer", 2), ("encoder-decoder", 2), ("CNN", 4)]
 def test_training_with_divided_layers(ranks, model, num_ranks):
     """With rows that do not divide evenly, tied weights, dropout, BatchNorm, attention and recurrent layers beside the linear ones."""
     for of_rank in check(ranks, num_ranks, MODELS[model], LOOP):
-        assert all(whole[0] > rows[0] for whole, rows in of_rank["shapes"])
+        assert all(prod(whole) > prod(rows) for whole, rows in of_rank["shapes"])
 
 
 def test_layers_are_computed_without_their_weights(ranks):
@@ -162,8 +163,8 @@ def test_a_number_of_gradients_may_be_in_a_loss(ranks, number):
 
 
 def test_a_large_layer_with_fewer_rows_than_engines_is_named(ranks):
-    found = check(ranks, 2, MODELS["MLP"].replace("nn.Linear(W, 10)", "nn.Linear(W, 1), nn.Linear(1, 10)"), LOOP)
-    assert any("keeps `6.weight`" in note and "fewer rows than there are engines" in note for note in found[0]["notes"]), found[0]["notes"]
+    found = check(ranks, 2, MODELS["MLP"].replace("nn.Linear(W, 10)", "nn.LayerNorm(W), nn.Linear(W, 1), nn.Linear(1, 10)"), LOOP)
+    assert any("keeps `7.weight`" in note and "fewer rows than there are engines" in note for note in found[0]["notes"]), found[0]["notes"]
 
 
 ALONE = (

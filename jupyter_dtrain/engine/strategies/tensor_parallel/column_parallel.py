@@ -34,6 +34,7 @@ class Columns:
         self._memory, self._sizes, self.rank = memory, tuple(sizes), memory.rank
         self._num_ranks = memory.num_ranks
         starts = [0, *accumulate(self._sizes)]
+        self.total_size = starts[-1]
         self.pieces = [(starts[piece], self._sizes[piece]) for piece in range(self.rank, len(self._sizes), self._num_ranks)]
 
     def sizes_of(self, rank: int) -> tuple[int, ...]:

@@ -27,7 +27,8 @@ from ..data_parallel.cell_api import CellApi
 from ..data_parallel.training import DataParallelTraining
 from ..zero3.sharded_rows import quiet
 from .layer_gradients import LayerGradients
-from .layers import LayerParameter, LayerStore
+from .layer_parameter import LayerParameter
+from .layers import LayerStore
 from .replicated_training import check_same
 
 
@@ -127,17 +128,17 @@ class GroupGradients(LayerGradients):
 
     def _sum(self, shard: LayerParameter) -> None:
         """Have the rows of the sum of what the groups have."""
-        found, parameter, pieces = shard.collected(), shard.parameter, shard.columns.pieces
+        found, parameter, pieces, dim = shard.collected(), shard.parameter, shard.columns.pieces, shard.dim
         with quiet(), torch.no_grad():
             full = parameter.grad
             if full is not None:
-                computed_whole = torch.cat([full.narrow(0, *piece) for piece in pieces])
+                computed_whole = torch.cat([full.narrow(dim, *piece) for piece in pieces], dim)
                 found = computed_whole if found is None else computed_whole + found
                 parameter.grad = None
             if found is None:
-                found = torch.zeros((sum(size for _, size in pieces), *shard.shape[1:]), dtype=shard.dtype)
+                found = torch.zeros(shard.block_shape, dtype=shard.dtype)
             rows = self._layers.gradients.empty(shard.rows.shape, shard.dtype)
             with Counted(COMMUNICATION):
-                parts = found.contiguous().split([size for _, size in pieces])
+                parts = [part.contiguous() for part in found.split([size for _, size in pieces], dim)]
                 self._over.reduce_scatter(parts, rows, factor=1.0 / self._over.num_ranks)
         shard.add_gradient(rows)

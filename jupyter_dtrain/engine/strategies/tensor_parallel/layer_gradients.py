@@ -16,7 +16,8 @@ from ...tensor.placement_types import GlobalTensor
 from ...tensor.redistribute import was_exchanged
 from ..zero3.gradients import ShardedGradients
 from ..zero3.sharded_rows import quiet
-from .layers import LayerParameter, LayerStore
+from .layer_parameter import LayerParameter
+from .layers import LayerStore
 
 
 def refuse_parts(roots: Sequence[Any]) -> None:

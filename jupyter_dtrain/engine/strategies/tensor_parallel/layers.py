@@ -1,5 +1,8 @@
 """The linear layers of models, by columns: a rank has as many rows of a layer's weight, and computes these of its results.
 
+Of two layers that belong together (:mod:`.rules`) the second is divided by rows instead: a rank has the columns of its weight that belong
+to the numbers that it has of the first one's results, and the ranks add up what they come to (:mod:`.pairs`).
+
 What the cell does with parameters, gradients and optimizers is followed by what follows it for `zero3`. Only ``F.linear`` in a model's call
 is another one: it fetches nothing, and exchanges results instead. Whatever else reads a parameter there gets all of it, and computes the
 same on all ranks.
@@ -13,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
@@ -22,89 +24,15 @@ from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform
 from ...module_tree import modules_in
 from ...tensor.rank0_guard import alone_now
-from ...timing import COMMUNICATION, Counted
 from ..zero3.parameter import ParameterShard
 from ..zero3.parameter_store import ParameterStore
-from ..zero3.sharded_rows import SharedRows, quiet
-from .column_parallel import Columns, apply, copy, gather, split
+from ..zero3.sharded_rows import SharedRows
+from .column_parallel import Columns, copy, gather, reduce, split
+from .layer_parameter import LayerParameter, rows_of
+from .linear_layers import is_linear, is_value
+from .pairs import PairCalls, is_worth_it
 from .replicated_training import check_same
-
-
-class LayerParameter(ParameterShard):
-    """A parameter of which each rank computes with its rows."""
-
-    strategy = "tensor"
-
-    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, columns: Columns, places: Sequence[int], **options: Any) -> None:
-        super().__init__(parameter, storage, **options)
-        self.columns, self._places = columns, places
-        self._block: torch.Tensor | None = None  # its rows, and those that other ranks have for it
-        with quiet():
-            self._alias = self.rows.data  # whose version is the parameter's, for who has computed with it
-            self._aged = parameter._version
-        self._found: torch.Tensor | None = None  # of the gradient, in a pass
-
-    def part(self) -> torch.Tensor:
-        """Return the rows to compute with: the rank's own, and of those that have its place in other groups."""
-        if len(self._places) == 1:
-            return self._alias.detach()
-        if self._block is None:
-            with quiet(), torch.no_grad(), Counted(COMMUNICATION):
-                num_rows = sum(size for _, size in self.columns.pieces)
-                full = torch.empty((num_rows, *self.shape[1:]), dtype=self.dtype)
-                self.storage.read_of(self._places, full)
-                self._block = self._alias.detach()
-                self._block.data = full  # the version goes on to be that of the parameter
-        return self._block.detach()
-
-    def forget_block(self) -> None:
-        """Have the rank's own rows alone, but for what graphs keep."""
-        self._block = None
-
-    def note(self) -> None:
-        """Know that the rows are what the parameter is."""
-        super().note()
-        with quiet():
-            if self.parameter._version != self._aged:
-                self._aged = self.parameter._version
-                self._block = None
-                torch.autograd.graph.increment_version(self._alias)
-
-    def replaced(self) -> None:
-        """Note that ``parameter.data`` has been set."""
-        super().replaced()
-        self._block = None
-        torch.autograd.graph.increment_version(self._alias)  # who has computed with the rows does not have those that were
-
-    def collect(self, rows: torch.Tensor) -> None:
-        """Add to what a pass has found of the rows of the gradient."""
-        self._found = rows if self._found is None else self._found + rows
-
-    def collected(self) -> torch.Tensor | None:
-        """Return what a pass has found of the rows of the gradient, once."""
-        found, self._found = self._found, None
-        return found
-
-
-class _Rows(torch.autograd.Function):
-    """The rows of a parameter. Their gradient is kept as it is in a pass that leaves rows, and otherwise put together."""
-
-    @staticmethod
-    def forward(ctx: Any, _parameter: torch.Tensor, shard: LayerParameter, store: LayerStore) -> torch.Tensor:
-        ctx.shard, ctx.store = shard, store
-        ctx.set_materialize_grads(False)
-        store.blocks[shard.number] = shard
-        return shard.part()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
-        shard: LayerParameter = ctx.shard
-        if gradient is None:
-            return None, None, None
-        if shard.number in ctx.store.collecting and not torch.is_grad_enabled():
-            shard.collect(gradient)
-            return None, None, None
-        return gather(gradient, shard.columns, 0), None, None
+from .rules import pairs_of
 
 
 class LayerStore(ParameterStore):
@@ -137,6 +65,8 @@ class LayerStore(ParameterStore):
         self.in_pass = False
         self.blocks: dict[int, LayerParameter] = {}  # what was computed with, by number
         self._layers: set[int] = set()  # parameters to divide, by their ``id``
+        self._by_rows: set[int] = set()  # weights among them that are divided along dim 1
+        self._pairs = PairCalls(self)
         self._told: set[int] = set()
         self._is_entering, self._is_alone, self._num_inside = False, False, 0
 
@@ -149,14 +79,40 @@ class LayerStore(ParameterStore):
         is_large = super()._is_wanted
         layers = [[*part.parameters(recurse=False)] for part in modules_in(module) if is_linear(part)]
         self._layers = {id(parameter) for weight, *bias in layers if is_large(weight) for parameter in (weight, *bias)}
+        whole = self._find_pairs(module, is_large)
         super().adopt(module)
-        known = self._layers | self._told
+        known = self._layers | self._told | whole
         named: list[tuple[str, Any]] = list(module.named_parameters())
         rest = [(name, p) for name, p in named if id(p) not in known and not is_lazy(p) and is_large(p)]
         self._told |= {id(parameter) for _, parameter in rest}
-        few = [name for name, p in named if id(p) in self._layers and is_large(p) and p.shape[0] < self.world_size]
+        few = [name for name, p in named if id(p) in self._layers and is_large(p) and p.shape[self._dim(p)] < self.world_size]
         self._tell(module, [(name, "only linear layers are divided") for name, _ in rest])
         self._tell(module, [(name, "they have fewer rows than there are engines") for name in few])
+
+    def _find_pairs(self, module: nn.Module, is_large: Callable[[nn.Parameter], bool]) -> set[int]:
+        """Have the second layers of pairs be divided by rows; return the ``id`` of their biases, which are added where all is added up."""
+        biases: set[int] = set()
+        taken: set[int] = set()  # a weight has one place
+        for part in modules_in(module):
+            for pair in pairs_of(part):
+                layers = (*pair.firsts, pair.second)
+                weights: list[Any] = [layer.weight for layer in layers if is_linear(layer)]
+                if len(weights) < len(layers) or not is_large(weights[0]) or not is_worth_it(weights, self.world_size):
+                    continue
+                ids = {id(weight) for weight in weights}
+                if len(ids) < len(weights) or ids & taken or any(self.shard_of(weight) is not None for weight in weights):
+                    continue
+                taken |= ids
+                self._by_rows.add(id(weights[-1]))
+                self._layers |= ids
+                biases |= {id(bias) for bias in pair.second._parameters.values() if bias is not None and id(bias) not in ids}
+                self._pairs.know(part)
+        biases -= {id(part.bias) for part in modules_in(module) if is_linear(part) and id(part.weight) not in self._by_rows}
+        self._layers -= biases
+        return biases
+
+    def _dim(self, parameter: nn.Parameter) -> int:
+        return int(id(parameter) in self._by_rows)
 
     @property
     def has_divided(self) -> bool:
@@ -196,41 +152,42 @@ class LayerStore(ParameterStore):
                 check_same((args, kwargs), f"inputs of `{type(module).__name__}`", self._alike)
         self._num_inside += 1
         try:
-            return original(module, *args, **kwargs)
+            return self._pairs.call(original, module, args, kwargs)
         finally:
             self._num_inside -= 1
 
     def linear(self, given: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
         """Return ``F.linear`` of a replicated value, of which each rank computes its columns; ``None``: who asks has to fetch them."""
+        shard = self.divided(weight)
+        if shard is None or not is_value(given, shard.shape[1]):
+            return None
+        if shard.dim:
+            return self.by_rows(split(given, shard.columns), weight, shard, bias)
+        return gather(self.by_columns(copy(given, shard.columns), weight, shard, bias), shard.columns)
+
+    def divided(self, weight: Any) -> LayerParameter | None:
+        """Return the shard of a weight that the ranks are to compute with now, each with its part."""
         shard = self.shard_of(weight)
         is_inside = self.depth or self._num_inside or self.in_pass
         if not isinstance(shard, LayerParameter) or shard.uses or not is_inside or self._is_alone or not _is_plain():
             return None
-        if type(given) not in (torch.Tensor, nn.Parameter) or not given.dim() or given.shape[-1] != shard.shape[1]:
-            return None
-        columns = shard.columns
-        rows = apply(_Rows, weight, shard, self)
-        return gather(nn.functional.linear(copy(given, columns), rows, self._own(bias, columns)), columns)
+        return shard
+
+    def by_columns(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the rank's columns of ``F.linear`` of a value from :func:`copy`."""
+        return nn.functional.linear(given, rows_of(weight, shard, self), self._own(bias, shard.columns))
+
+    def by_rows(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
+        result = reduce(nn.functional.linear(given, rows_of(weight, shard, self)), shard.columns)
+        return result if bias is None else result + bias.to(result.dtype)
 
     def _own(self, bias: torch.Tensor | None, columns: Columns) -> torch.Tensor | None:
         """Return the rank's part of a bias."""
         shard = self.shard_of(bias)
         if isinstance(shard, LayerParameter) and not shard.uses and bias is not None:
-            rows: torch.Tensor = apply(_Rows, bias, shard, self)
-            return rows
+            return rows_of(bias, shard, self)
         return None if bias is None else split(bias, columns, 0)
-
-
-def is_linear(module: nn.Module) -> bool:
-    """Return whether `module` computes ``F.linear`` of its own parameters and nothing else."""
-    return (
-        isinstance(module, nn.Linear)
-        and type(module).forward is nn.Linear.forward
-        and "forward" not in vars(module)
-        and not isinstance(module, NonDynamicallyQuantizableLinear)  # of attention, which reads its weight
-        and isinstance(module._parameters.get("weight"), nn.Parameter)
-        and not is_lazy(module.weight)
-    )
 
 
 def _is_plain() -> bool:

@@ -27,10 +27,13 @@ def why_replicated(module: nn.Module) -> dict[int, str]:
     return found
 
 
-def why_not(parameter: nn.Parameter, world_size: int, homes: Collection[int]) -> str | None:
-    """Return why a parameter is on every rank; empty: it need not be told. What came with memory in `homes` has one who holds that."""
+def why_not(parameter: nn.Parameter, world_size: int, homes: Collection[int], dim: int = 0) -> str | None:
+    """Return why a parameter is on every rank; empty: it need not be told. What came with memory in `homes` has one who holds that.
+
+    `dim` is that along which it would be sharded.
+    """
     kind: Any = type(parameter)
-    if parameter.shape[0] < world_size:
+    if parameter.shape[dim] < world_size:
         return ""
     if kind is not nn.Parameter or parameter.layout != torch.strided or not parameter.is_floating_point():
         return "they are of another kind than usual"

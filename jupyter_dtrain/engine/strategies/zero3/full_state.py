@@ -71,17 +71,23 @@ class FullState:
         rank = self._store.rank
         parts: list[list[torch.Tensor]] = []
         with quiet(), torch.no_grad(), Counted(COMMUNICATION):
-            for source, share in enumerate(shard.shares):
+            kind = shard.storage.kind
+            places = [] if into is None or owner != rank else [into[kind.rows_of(source)] for source in range(len(kind.shares))]
+            found = [place if place.is_contiguous() else torch.empty(place.shape, dtype=place.dtype) for place in places]
+            for source in range(len(kind.shares)):
                 if source == rank:
                     rows = gradient.contiguous()
-                elif into is not None and owner == rank:
-                    rows = into[share.start : share.stop]
+                elif found:
+                    rows = found[source]
                 else:
-                    rows = torch.empty((share.num_samples, *shard.shape[1:]), dtype=shard.dtype, device="meta")
+                    rows = torch.empty(kind.shape_of(source), dtype=shard.dtype, device="meta")
                 parts.append([rows.reshape(-1).view(torch.uint8)])
             self._store.memory.exchange(parts)
-            if into is not None and owner == rank:
-                into[shard.own].copy_(gradient)
+            for source, (place, rows) in enumerate(zip(places, found, strict=True)):
+                if source == rank:
+                    place.copy_(gradient)
+                elif place is not rows:
+                    place.copy_(rows)
 
     # -- where it is returned ----------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,8 +22,10 @@ class GradientRows(ABC):
     dtype : torch.dtype
     shares : tuple of BatchShard
         The rows of each rank.
-    own : slice
-        Those of this one.
+    dim : int
+        Along which these are.
+    own : slice or tuple
+        The index of those of this one.
     rows : Tensor
         Of the parameter. (r, ...)
     """
@@ -30,7 +33,8 @@ class GradientRows(ABC):
     rank: int
     dtype: torch.dtype
     shares: tuple[BatchShard, ...]
-    own: slice
+    dim: int
+    own: Any
     rows: torch.Tensor
 
     def __init__(self) -> None:
@@ -53,7 +57,7 @@ class GradientRows(ABC):
             if self._gradient is None:
                 return self.parameter.grad
             if self._gradient_view is None:
-                self._gradient_view = from_local(self._gradient, Shard(0, self.shares[self.rank]))
+                self._gradient_view = from_local(self._gradient, Shard(self.dim, self.shares[self.rank]))
             return self._gradient_view
 
     def set_gradient(self, value: torch.Tensor | None) -> None:
@@ -72,7 +76,7 @@ class GradientRows(ABC):
         """Return whether `value` has its rows on the ranks as the parameter has them, and nothing behind it."""
         with quiet():
             alike = value.dtype == self.dtype and value.shape == self.rows.shape and not value.requires_grad
-            return alike and value.placement == Shard(0, self.shares[self.rank])
+            return alike and value.placement == Shard(self.dim, self.shares[self.rank])
 
     def add_gradient(self, rows: torch.Tensor) -> None:
         """Add to the rows of the gradient."""

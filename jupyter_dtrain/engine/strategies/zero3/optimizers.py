@@ -203,7 +203,7 @@ class ShardedSteps:
             found = list(self.entries(optimizer))
             new = [(shard, key, kept) for shard, key, kept in found if (shard.number, key) not in of.rows]
             if new:
-                kinds = [Kind(shard.shape, kept[key].dtype, shard.shares) for shard, key, kept in new]
+                kinds = [Kind(shard.shape, kept[key].dtype, shard.shares, shard.dim) for shard, key, kept in new]
                 memory = allocate(self._store.memory, kinds)
                 of.rows.update({(shard.number, key): rows for (shard, key, _), rows in zip(new, memory, strict=True)})
             for shard, key, kept in found:

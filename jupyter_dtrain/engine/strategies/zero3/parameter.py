@@ -123,7 +123,7 @@ class ParameterShard(GradientRows):
         self.shape, self.dtype = tuple(parameter.shape), parameter.dtype
         self.nbytes = parameter.nbytes
         self.storage, self.number, self.rank, self.home = storage, number, rank, home
-        self.shares, self.own, self.rows = storage.kind.shares, storage.own, storage.rows
+        self.shares, self.dim, self.own, self.rows = storage.kind.shares, storage.kind.dim, storage.own, storage.rows
         with torch.no_grad(), quiet():
             self.rows.copy_(parameter.detach()[self.own])
             self.away = torch.full((), float("nan"), dtype=self.dtype).expand(self.shape)

@@ -99,7 +99,7 @@ class ParameterStore:
             if self._is_wanted(parameter):
                 found.setdefault(id(parameter), (name, parameter))
         if found:
-            why = self._agreed([reasons.get(id(p)) or why_not(p, self.world_size, self.homes) for _, p in found.values()])
+            why = self._agreed([reasons.get(id(p)) or why_not(p, self.world_size, self.homes, self._dim(p)) for _, p in found.values()])
             self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
             new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]
             if new:
@@ -122,7 +122,7 @@ class ParameterStore:
             self._say(f"`--strategy {self.strategy}` keeps {some} of `{type(module).__name__}` on every engine: {why}.")
 
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
-        kinds = [Kind(tuple(parameter.shape), parameter.dtype, self._shares(parameter)) for parameter in parameters]
+        kinds = [Kind(tuple(parameter.shape), parameter.dtype, self._shares(parameter), self._dim(parameter)) for parameter in parameters]
         for parameter, storage in zip(parameters, allocate(self.memory, kinds), strict=True):
             self._number += 1
             with quiet():
@@ -133,8 +133,12 @@ class ParameterStore:
         self.freed.know([parameter.nbytes for parameter in parameters])
         self.memory.barrier(self._number)  # all have copied their rows
 
+    def _dim(self, parameter: nn.Parameter) -> int:  # noqa: ARG002
+        """Return the dim along which a parameter is sharded."""
+        return 0
+
     def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:
-        return tuple(share_of(parameter.shape[0], rank, (1.0,) * self.world_size) for rank in range(self.world_size))
+        return tuple(share_of(parameter.shape[self._dim(parameter)], rank, (1.0,) * self.world_size) for rank in range(self.world_size))
 
     def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
         return ParameterShard(parameter, storage, **options)

@@ -1,5 +1,7 @@
 """Rows on each rank of what has the shape of a parameter, where all ranks may read them: a parameter's own, and what optimizers keep of it.
 
+"Rows" are slices along dim 0, or along another one where a rank computes with those (a linear layer that is divided by what it takes).
+
 As nobody needs the rank's help to read them, a snapshot, the end of a cell, and one that others have left find all of it.
 """
 
@@ -8,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,16 +22,25 @@ quiet = torch._C.DisableTorchFunctionSubclass
 
 
 class Kind(NamedTuple):
-    """What is to have rows on each rank: its shape, its element type, and the rows of each rank."""
+    """What is to have rows on each rank: its shape, its element type, and the rows of each rank along which dim."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     shares: tuple[BatchShard, ...]
+    dim: int = 0
 
-    @property
-    def row_bytes(self) -> int:
-        """Bytes of one row."""
-        return torch.Size(self.shape[1:]).numel() * self.dtype.itemsize
+    def shape_of(self, *ranks: int) -> tuple[int, ...]:
+        """Return the shape of the rows of some ranks."""
+        return (*self.shape[: self.dim], sum(self.shares[rank].num_samples for rank in ranks), *self.shape[self.dim + 1 :])
+
+    def num_bytes(self, rank: int) -> int:
+        """Return how many bytes a rank's rows take."""
+        return torch.Size(self.shape_of(rank)).numel() * self.dtype.itemsize
+
+    def rows_of(self, rank: int) -> Any:
+        """Return the index of a rank's rows."""
+        rows = slice(self.shares[rank].start, self.shares[rank].stop)
+        return (*[slice(None)] * self.dim, rows) if self.dim else rows
 
 
 class SharedRows:
@@ -39,38 +50,36 @@ class SharedRows:
     ----------
     rows : Tensor
         This rank's, uninitialized at first. (r, ...)
-    own : slice
-        Which of all rows these are.
+    own : slice or tuple
+        The index of these.
     """
 
     def __init__(self, kind: Kind, rank: int, arena: Arena, places: Sequence[int]) -> None:
         self.kind, self._rank, self._arena, self._places = kind, rank, arena, places
-        share = kind.shares[rank]
-        self.own = slice(share.start, share.stop)
-        flat = arena.own(places[rank], share.num_samples * kind.row_bytes)
-        self.rows = flat.view(kind.dtype).view(-1, *kind.shape[1:])
+        self.own = kind.rows_of(rank)
+        self.rows = arena.own(places[rank], kind.num_bytes(rank)).view(kind.dtype).view(kind.shape_of(rank))
 
     def read(self, full: torch.Tensor) -> None:
         """Put the rows of all ranks into `full`, (R, ...), which is contiguous."""
         with quiet(), torch.no_grad():
-            flat, row = full.view(-1).view(torch.uint8), self.kind.row_bytes
-            full[self.own].copy_(self.rows)
-            for rank, share in enumerate(self.kind.shares):
-                if rank != self._rank and share.num_samples:
-                    self._arena.read(rank, self._places[rank], flat[share.start * row : share.stop * row])
+            for rank in range(len(self.kind.shares)):
+                self._read_part(rank, full[self.kind.rows_of(rank)])
 
     def read_of(self, ranks: Sequence[int], into: torch.Tensor) -> None:
         """Put the rows of `ranks`, one after the other, into `into`, which is contiguous."""
         with quiet(), torch.no_grad():
-            flat, row, done = into.view(-1).view(torch.uint8), self.kind.row_bytes, 0
-            for rank in ranks:
-                size = self.kind.shares[rank].num_samples * row
-                place = flat[done : done + size]
-                if rank == self._rank:
-                    place.copy_(self.rows.view(-1).view(torch.uint8))
-                elif size:
-                    self._arena.read(rank, self._places[rank], place)
-                done += size
+            sizes = [self.kind.shares[rank].num_samples for rank in ranks]
+            for rank, part in zip(ranks, into.split(sizes, self.kind.dim), strict=True):
+                self._read_part(rank, part)
+
+    def _read_part(self, rank: int, into: torch.Tensor) -> None:
+        if rank == self._rank:
+            into.copy_(self.rows)
+        elif into.numel():
+            part = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype)
+            self._arena.read(rank, self._places[rank], part.view(-1).view(torch.uint8))
+            if part is not into:
+                into.copy_(part)
 
     def read_into(self, full: torch.Tensor | None) -> None:
         """Do what :meth:`read` does, if anything is given."""
@@ -80,7 +89,7 @@ class SharedRows:
 
 def allocate(memory: SharedMemory, kinds: Sequence[Kind]) -> list[SharedRows]:
     """Return memory for the rows of `kinds`, the same on all ranks. Collective."""
-    sizes = [[kind.shares[rank].num_samples * kind.row_bytes for kind in kinds] for rank in range(memory.num_ranks)]
+    sizes = [[kind.num_bytes(rank) for kind in kinds] for rank in range(memory.num_ranks)]
     places = [offsets(of_rank) for of_rank in sizes]
     arena = Arena(memory, places[memory.rank][-1])
     return [SharedRows(kind, memory.rank, arena, [place[index] for place in places]) for index, kind in enumerate(kinds)]

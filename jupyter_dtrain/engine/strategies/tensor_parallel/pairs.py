@@ -1,0 +1,187 @@
+"""Linear layers that belong together (:mod:`.rules`), as a block calls them: each rank goes on with its columns from one to the other.
+
+What is between is computed of these columns alone. So nobody may look there: where a layer or what is between has hooks, or a mode of the
+cell's sees each operation, results are put together after each layer, as for layers that no rule knows. Which it is, is seen at each call
+of the block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
+from torch.overrides import _get_current_function_mode_stack
+
+from ....errors import UsageError
+from ...module_tree import IdentityMap
+from ...tensor.ops.operands import blank_like
+from .column_parallel import Columns, copy
+from .layer_parameter import LayerParameter
+from .linear_layers import is_linear, is_value
+from .rules import Pair, pairs_of
+
+_OF_TORCH = ("torch.utils.checkpoint", "torch.utils._device")
+
+
+class Layers(Protocol):
+    """Computes linear layers by parts; :class:`.LayerStore` is it."""
+
+    def divided(self, weight: Any) -> LayerParameter | None:
+        """Return the shard of a weight that the ranks are to compute with now, each with its part."""
+
+    def by_columns(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the rank's columns of ``F.linear`` of a value from :func:`copy`."""
+
+    def by_rows(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
+
+
+def is_worth_it(weights: Sequence[nn.Parameter], num_ranks: int) -> bool:
+    """Return whether layers fit together, and less is exchanged where the last of them is computed by rows.
+
+    Of each sample the ranks then add up what comes out, instead of putting together what is between and what comes out, and adding up the
+    gradient of what is between.
+    """
+    *firsts, second = weights
+    width, num_out = second.shape[1], second.shape[0]
+    return width >= num_ranks and all(first.shape[0] == width for first in firsts) and num_out < 3 * width * len(firsts)
+
+
+class PairCalls:
+    """Calls of blocks that have pairs.
+
+    Parameters
+    ----------
+    layers : Layers
+    """
+
+    def __init__(self, layers: Layers) -> None:
+        self._layers = layers
+        self._blocks: IdentityMap[bool] = IdentityMap()
+        self._block: _BlockCall | None = None  # whose submodules are called now
+
+    def know(self, block: nn.Module) -> None:
+        """Note that a module has a pair."""
+        self._blocks.set(block, True)
+
+    def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run `original`, the call of a module in a model. Collective, where it is part of a pair."""
+        outer, self._block = self._block, self._begun(module)
+        try:
+            if outer is not None:
+                found = outer.call(module, args, kwargs)
+                if found is not NotImplemented:
+                    return found
+            result = original(module, *args, **kwargs)
+            if self._block is not None:
+                self._block.check()
+            return result
+        finally:
+            self._block = outer
+
+    def _begun(self, module: nn.Module) -> _BlockCall | None:
+        if not self._blocks.get(module) or is_watched():
+            return None
+        usable = [(pair, shards) for pair in pairs_of(module) if (shards := self._shards_of(pair)) is not None]
+        return _BlockCall(module, self._layers, usable) if usable else None
+
+    def _shards_of(self, pair: Pair) -> list[LayerParameter] | None:
+        """Return the shards of the weights of a pair, ``None`` where it is not to be computed as one."""
+        layers = (*pair.firsts, pair.second)
+        if not all(is_linear(layer) for layer in layers) or any(_has_own_hooks(part) for part in (*layers, *pair.between)):
+            return None
+        shards = [self._layers.divided(layer.weight) for layer in layers]
+        found = [shard for shard in shards if shard is not None]
+        if len(found) < len(layers) or [shard.dim for shard in found] != [0] * len(pair.firsts) + [1]:
+            return None
+        return found if all(shard.shape[0] == found[-1].shape[1] for shard in found[:-1]) else None
+
+
+class _BlockCall:
+    """A call of a block that is under way."""
+
+    def __init__(self, block: nn.Module, layers: Layers, pairs: Sequence[tuple[Pair, list[LayerParameter]]]) -> None:
+        self._block, self._layers = block, layers
+        self._firsts = {id(first): (pair, shard) for pair, shards in pairs for first, shard in zip(pair.firsts, shards, strict=False)}
+        self._seconds = {id(pair.second): (pair, shards[-1]) for pair, shards in pairs}
+        self._under_way: Pair | None = None
+        self._given: tuple[Any, torch.Tensor] | None = None  # what the firsts are given, and what they compute with
+
+    def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return what a submodule comes to on this rank; ``NotImplemented``: it is to be called as ever."""
+        if id(module) in self._firsts:
+            return self._first(module, args, kwargs)
+        if self._under_way is None:
+            return NotImplemented
+        if id(module) in self._seconds:
+            return self._second(module, args, kwargs)
+        if any(module is part for part in self._under_way.between):
+            is_dropout = type(module) is nn.Dropout and len(args) == 1
+            return _dropped(module, args[0], self._seconds[id(self._under_way.second)][1].columns) if is_dropout else NotImplemented
+        return self._refuse(module)
+
+    def _first(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        pair, shard = self._firsts[id(module)]
+        is_usual = len(args) == 1 and not kwargs and is_value(args[0], shard.shape[1]) and self._layers.divided(module.weight) is shard
+        if self._under_way not in (None, pair) or (self._under_way is pair and not is_usual):
+            return self._refuse(module)
+        if not is_usual or (self._under_way is None and module is not pair.firsts[0]):
+            return NotImplemented
+        if self._given is None or self._given[0] is not args[0]:
+            self._given = args[0], copy(args[0], shard.columns)
+        self._under_way = pair
+        return self._layers.by_columns(self._given[1], module.weight, shard, module.bias)
+
+    def _second(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        pair, shard = self._seconds[id(module)]
+        is_usual = len(args) == 1 and not kwargs and is_value(args[0], sum(size for _, size in shard.columns.pieces))
+        if self._under_way is not pair or not is_usual or self._layers.divided(module.weight) is not shard:
+            return self._refuse(module)
+        self._under_way = self._given = None
+        return self._layers.by_rows(args[0], module.weight, shard, module.bias)
+
+    def check(self) -> None:
+        """Look whether what was begun has come to its end.
+
+        Raises
+        ------
+        UsageError
+        """
+        if self._under_way is not None:
+            self._refuse(self._block)
+
+    def _refuse(self, module: nn.Module) -> Any:
+        raise UsageError(
+            f"`--strategy tensor` computes layers of `{type(self._block).__name__}` as a pair, whose results go from one to the other and "
+            f"nowhere else, and `{type(module).__name__}` is come to in another way. Take `--strategy zero3`."
+        )
+
+
+def _dropped(dropout: nn.Dropout, given: torch.Tensor, columns: Columns) -> torch.Tensor:
+    """Return the rank's columns of what a dropout comes to: drawn for all of them, as one process draws."""
+    if not dropout.training or not dropout.p:
+        return given
+    ones = blank_like(given.detach(), given.dim() - 1, columns.total_size).fill_(1.0)
+    mask = columns.own(nn.functional.dropout(ones, dropout.p, training=True), -1)
+    return given.mul_(mask) if dropout.inplace else given * mask
+
+
+def _has_own_hooks(module: nn.Module) -> bool:
+    kept = vars(module)
+    return any(kept.get(name) for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"))
+
+
+def is_watched() -> bool:
+    """Return whether the cell looks at every operation, at what every module is given, or at what graphs keep."""
+    if _has_any_global_hook() or any(not _is_known(type(mode)) for mode in _get_current_function_mode_stack()):
+        return True
+    hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and not _is_known(hooks[0])
+
+
+def _is_known(what: Any) -> bool:
+    module = str(getattr(what, "__module__", ""))
+    return module.startswith("jupyter_dtrain.") or module in _OF_TORCH

@@ -1,0 +1,9 @@
+"""Which linear layers of a class belong together, so that their results need not be put together in between: a file for each library.
+
+A file makes a :class:`.Rule` of each class that it knows and registers it, by the class's dotted name: nothing is imported for it.
+"""
+
+from . import huggingface, sequential, transformer_layers  # noqa: F401  # each registers its own
+from .rule import Pair, Rule, pairs_of, register
+
+__all__ = ["Pair", "Rule", "pairs_of", "register"]
