@@ -21,6 +21,7 @@ OverRanks = Literal["auto", "global", "per-rank"]
 ShownOutput = Literal["main", "all"]
 Balance = Literal["auto", "off"]
 View = Literal["live", "summary", "off"]
+Compress = Literal["none", "bf16", "fp16"]
 Verify = Literal["auto", "always", "first", "off"]
 KeepInputs = Literal["auto", "always", "never"]
 _CHOICES = {
@@ -31,6 +32,7 @@ _CHOICES = {
     "output": ShownOutput,
     "view": View,
     "balance": Balance,
+    "compress": Compress,
     "verify": Verify,
     "keep_inputs": KeepInputs,
 }
@@ -46,6 +48,7 @@ _NEEDS = {
     "batchnorm": Feature.BATCHNORM,
     "checkpoint_activations": Feature.ACTIVATION_CHECKPOINTS,
     "balance": Feature.BALANCE,
+    "compress": Feature.COMPRESSION,
     "verify": Feature.VERIFY,
     "elastic": Feature.ELASTIC,
     "best": Feature.BEST,
@@ -130,6 +133,8 @@ class RunOptions:
         Output below the cell: live (progress, then a summary), summary, or off.
     balance : {"auto", "off"}
         Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
+    compress : {"none", "bf16", "fp16"}
+        As what gradients go from rank to rank: as they are, or rounded to 16 bits, which takes half the bytes or less; numbers differ then.
     verify : {"auto", "always", "first", "off"}
         How often calls on parts of a batch are compared with those on all of it: the first ones and later ones within a hundredth of the
         run's time, all, the first ones alone, or none.
@@ -160,6 +165,7 @@ class RunOptions:
     checkpoint_activations: bool = False
     output: ShownOutput = "main"
     balance: Balance = "off"
+    compress: Compress = "none"
     verify: Verify = "off"
     checkpoint_every: timedelta | int | None = None
     keep_checkpoints: int = 2
@@ -202,6 +208,10 @@ class RunOptions:
                 object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
         if self.batch_size == "per-rank":
             object.__setattr__(self, "split_eval", True)
+        if self.compress != "none" and self.verify != "off":
+            raise UsageError(
+                f"--verify compares with one process, and --compress {self.compress} changes numbers: leave out one of the two."
+            )
         self._check_trials()
 
     def _check_strategy(self) -> None:

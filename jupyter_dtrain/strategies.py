@@ -34,6 +34,7 @@ class Feature(Enum):
     BALANCE = "shards whose sizes can follow the engines' speeds"
     ELASTIC = "batches that can be sharded over another number of engines"
     HYBRID = "groups of engines beside each other that each have all of a model"
+    COMPRESSION = "gradients that engines exchange whole"
     SNAPSHOT = "snapshots of the cell"
     BEST = "snapshots of the cell, to keep the best of"
     ROLLBACK = "snapshots of the cell, to go back to"

@@ -142,6 +142,7 @@ class CellJob(CellInput):
             "batchnorm": options.batchnorm,
             "checkpoint_activations": options.checkpoint_activations,
             "balance": options.balance,
+            "compress": options.compress,
             "verify": options.verify,
             "replicate": options.replicate,
             "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),

@@ -126,6 +126,13 @@ def cell_parser() -> argparse.ArgumentParser:
         "(default: off)",
     )
     parser.add_argument(
+        "--compress",
+        default="none",
+        metavar="TYPE",
+        help="gradients are exchanged as bf16 or fp16, at half the bytes or less; weights then differ from those of one process "
+        "(default: none)",
+    )
+    parser.add_argument(
         "--verify",
         default="off",
         metavar="WHEN",
@@ -228,6 +235,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         checkpoint_activations=found.checkpoint_activations,
         output=found.output,
         balance=found.balance,
+        compress=found.compress,
         verify=found.verify,
         checkpoint_every=found.checkpoint_every,
         keep_checkpoints=found.keep_checkpoints,

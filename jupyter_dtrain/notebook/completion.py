@@ -24,6 +24,7 @@ _VALUES: dict[str, Iterable[str]] = {
     "--batchnorm": get_args(options.OverRanks),
     "--output": get_args(options.ShownOutput),
     "--balance": get_args(options.Balance),
+    "--compress": get_args(options.Compress),
     "--verify": get_args(options.Verify),
     "--view": get_args(options.View),
 }

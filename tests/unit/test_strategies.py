@@ -88,6 +88,7 @@ GIVEN: dict[str, Any] = {
     "batchnorm": "global",
     "checkpoint_activations": True,
     "balance": "auto",
+    "compress": "bf16",
     "verify": "first",
     "elastic": (1, 2),
     "best": options.Metric("loss"),

@@ -14,7 +14,7 @@ import torch
 from ..comm.batch_ranks import num_batch_ranks
 from ..comm.collectives import all_gather
 from .failed_pass import has_come_to, noted
-from .gradient_reducers import Reducer, average
+from .gradient_reducers import Reducer
 
 _REACHED, _DENSE = 1, 2
 
@@ -49,7 +49,7 @@ class AgreeingReducer(Reducer):
                 elif leaf.grad.layout != torch.strided:
                     leaf.grad = leaf.grad.to_dense()
                 to_average.append(leaf.grad)
-            average(to_average)
+            self._average(to_average)
             self._join([self._leaves[index] for index in sparse], [had[index] for index in sparse])
         self._before = []
 

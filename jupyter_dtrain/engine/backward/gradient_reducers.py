@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ..comm.batch_ranks import alike_memory, batch_memory
+from ..comm.batch_ranks import batch_memory
 from ..comm.collectives import reducer_group
-from ..comm.shared_memory import SLOT
 from ..tensor.placement_types import GlobalTensor
 from ..tensor.redistribute import Exchange
+from .gradient_exchange import GradientExchange
 from .leaf_hooks import hooks_set_aside
 
 
@@ -27,6 +26,7 @@ class Reducer:
         In an order that all ranks agree on.
     slot : Tensor, optional
         One more, of a single number, in which the value of the loss travels.
+    exchange : GradientExchange
 
     Attributes
     ----------
@@ -36,12 +36,13 @@ class Reducer:
 
     may_lack_leaves = False
 
-    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None) -> None:
-        self._slot = slot
+    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None, exchange: GradientExchange) -> None:
+        self._slot, self._exchange = slot, exchange
         self._leaves = leaves if slot is None else [*leaves, slot]
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
         """Be ready for a backward pass from `roots` with `gradients`, and the slot's, whose rank's part is `value`, one number."""
+        self._exchange.begins(self._leaves)
         if value is not None and self._slot is not None:
             self._slot.grad = None
             # A search for leaves that are not reached begins behind a root: the slot itself would be none.
@@ -50,6 +51,11 @@ class Reducer:
 
     def finish(self) -> None:
         """Reduce what the pass has not, now that it is over."""
+
+    def _average(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Average `gradients`, of which the slot's may be one. A collective."""
+        value = None if self._slot is None else self._slot.grad
+        self._exchange.average([gradient for gradient in gradients if gradient is not value], value)
 
     def give(self, tensor: GlobalTensor) -> None:
         """Let `tensor`, whose parts were the slot's, have what has come of them."""
@@ -71,8 +77,8 @@ class BucketReducer(Reducer):
         pass reaches every leaf on all ranks.
     """
 
-    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None, *, may_lack_leaves: bool) -> None:
-        super().__init__(leaves, slot)
+    def __init__(self, leaves: list[torch.Tensor], slot: torch.Tensor | None, exchange: GradientExchange, *, may_lack_leaves: bool) -> None:
+        super().__init__(leaves, slot, exchange)
         self.may_lack_leaves = may_lack_leaves
         self._ddp = DistributedDataParallel(
             _Leaves(self._leaves),
@@ -83,6 +89,8 @@ class BucketReducer(Reducer):
             gradient_as_bucket_view=False,
             find_unused_parameters=self.may_lack_leaves,
         ).eval()  # no model that is in training, when the cell evaluates its own
+        if (hook := exchange.bucket_hook(slot)) is not None:
+            self._ddp.register_comm_hook(None, hook)
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
         """Be ready for a backward pass."""
@@ -131,9 +139,6 @@ class _Leaves(nn.Module):
 # done by memory. Its buckets are for networks, which send one while the pass goes on; a processor that copies does not compute meanwhile.
 # Small gradients are put together here too, as an exchange costs more than they do.
 
-SMALL = SLOT // 8
-"""Bytes of a gradient that is put together with others."""
-
 
 class SharedMemoryReducer(Reducer):
     """Averages gradients over ranks that share memory; every backward pass reaches all leaves on each of them."""
@@ -141,42 +146,4 @@ class SharedMemoryReducer(Reducer):
     def finish(self) -> None:
         """Average the gradients over the ranks."""
         with torch.no_grad():
-            average([leaf.grad for leaf in self._leaves if leaf.grad is not None])
-
-
-def average(gradients: Sequence[torch.Tensor]) -> None:
-    """Put the ranks' mean of each of `gradients`, dense ones, in its place; small ones go in one exchange, flat. A collective."""
-    for group in _together(gradients):
-        _average(group)
-
-
-def _average(gradients: Sequence[torch.Tensor]) -> None:
-    first, memory = gradients[0], batch_memory()
-    flat = first if len(gradients) == 1 and first.is_contiguous() else torch.cat([gradient.reshape(-1) for gradient in gradients])
-    if memory is not None and first.device.type == "cpu":
-        alike = alike_memory()
-        if alike is not None:  # which have come to the same numbers, but perhaps for their last digits
-            alike.all_reduce(flat, factor=1.0 / alike.num_ranks)
-        memory.all_reduce(flat, factor=1.0 / memory.num_ranks)
-    else:
-        flat.mul_(1.0 / dist.get_world_size())
-        dist.all_reduce(flat)
-    if flat is first:
-        return
-    for gradient, values in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(values.view(gradient.shape))
-
-
-def _together(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yield gradients that go in one exchange: small ones of a type up to the size of a slot, in their order, and others by themselves."""
-    waiting: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
-    for gradient in gradients:
-        if gradient.nbytes > SMALL:
-            yield [gradient]
-            continue
-        group = waiting.setdefault((gradient.dtype, gradient.device), [])
-        if sum(other.nbytes for other in group) + gradient.nbytes > SLOT:
-            yield group
-            group = waiting[gradient.dtype, gradient.device] = []
-        group.append(gradient)
-    yield from waiting.values()
+            self._average([leaf.grad for leaf in self._leaves if leaf.grad is not None])

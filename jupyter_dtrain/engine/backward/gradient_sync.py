@@ -31,6 +31,7 @@ from ..tensor.placement_types import GlobalTensor, to_local
 from ..tensor.rank0_guard import all_ranks_come
 from .backward_pass import BackwardPass, Computed, scaled
 from .failed_pass import Noted, as_if_failed, noted
+from .gradient_exchange import GradientExchange
 from .graph import any_leaf_of, has_sparse, leaves_of
 from .higher_order import run_with_graph
 from .leaf_hooks import NestedPasses, hooks_after_reduction
@@ -76,6 +77,10 @@ class GradientSync:
     def register(self, module: nn.Module) -> None:
         """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
         self._leaves.register(module)
+
+    def exchange_by(self, exchange: GradientExchange) -> None:
+        """Let gradients that are averaged whole go by `exchange`. To be called before the first pass, on all ranks."""
+        self._reducers.exchange = exchange
 
     def close(self) -> None:
         """Drop the reducers. To be called before the process group is left."""

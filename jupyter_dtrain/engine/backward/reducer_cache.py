@@ -10,6 +10,7 @@ import torch
 from ..comm.batch_ranks import batch_memory, num_batch_ranks
 from ..comm.collectives import all_reduce
 from .agreeing import AgreeingReducer
+from .gradient_exchange import GradientExchange
 from .gradient_reducers import BucketReducer, Reducer, SharedMemoryReducer
 
 MAX_REDUCERS = 8
@@ -17,9 +18,16 @@ MAX_REDUCERS = 8
 
 
 class ReducerCache:
-    """The reducers of the sets of leaves that backward passes have come to last."""
+    """The reducers of the sets of leaves that backward passes have come to last.
+
+    Attributes
+    ----------
+    exchange : GradientExchange
+        How those that are made from now on average.
+    """
 
     def __init__(self) -> None:
+        self.exchange = GradientExchange()
         self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
 
     def clear(self) -> None:
@@ -59,7 +67,7 @@ class ReducerCache:
             self._reducers.move_to_end(key)
             return reducer
         slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)
-        reducer = self._reducers[key] = _reducer_for(ordered(leaves), slot, is_sparse=is_sparse(), complete=complete)
+        reducer = self._reducers[key] = _reducer_for(ordered(leaves), slot, self.exchange, is_sparse=is_sparse(), complete=complete)
         if num_batch_ranks() > 2 and not reducer.may_lack_leaves:
             reducer.settle_layout(backward)
         if len(self._reducers) > MAX_REDUCERS:
@@ -67,12 +75,14 @@ class ReducerCache:
         return reducer
 
 
-def _reducer_for(leaves: list[torch.Tensor], slot: torch.Tensor | None, *, is_sparse: bool, complete: bool) -> Reducer:
+def _reducer_for(
+    leaves: list[torch.Tensor], slot: torch.Tensor | None, exchange: GradientExchange, *, is_sparse: bool, complete: bool
+) -> Reducer:
     """Return a new reducer of `leaves`: PyTorch's own unless the ranks share memory, or it cannot take the gradients. A collective.
 
     Parameters
     ----------
-    leaves, slot
+    leaves, slot, exchange
         As in :class:`.Reducer`.
     is_sparse : bool
         Whether this rank's backward pass has sparse gradients.
@@ -84,5 +94,7 @@ def _reducer_for(leaves: list[torch.Tensor], slot: torch.Tensor | None, *, is_sp
     any_lacks, any_sparse = lacking.tolist()
     are_near = batch_memory() is not None and all(leaf.device.type == "cpu" and leaf.layout == torch.strided for leaf in leaves)
     if any_sparse or (any_lacks and are_near):
-        return AgreeingReducer(leaves, slot)
-    return SharedMemoryReducer(leaves, slot) if are_near else BucketReducer(leaves, slot, may_lack_leaves=bool(any_lacks))
+        return AgreeingReducer(leaves, slot, exchange)
+    return (
+        SharedMemoryReducer(leaves, slot, exchange) if are_near else BucketReducer(leaves, slot, exchange, may_lack_leaves=bool(any_lacks))
+    )

@@ -10,8 +10,10 @@ import torch
 
 from ....integrations.base import RunScope
 from ....integrations.registry import run_scopes
+from ...backward.gradient_exchange import GradientExchange
 from ...user_frames import users_line
 from ..base import Strategy
+from ..less_communication.compression import exchange_for
 from .training import DataParallelTraining
 
 
@@ -22,6 +24,7 @@ class DataParallel(Strategy):
     """Puts the parts of a rank together."""
 
     _training: DataParallelTraining
+    _exchange: GradientExchange
 
     def begin(self, objects: Sequence[object]) -> None:
         """Watch over models, loaders and optimizers, those among `objects` from the start."""
@@ -44,6 +47,10 @@ class DataParallel(Strategy):
             file_log=context.file_log,
             temporary=context.temporary,
         )
+        self._exchange = exchange_for(
+            task.options, num_ranks=task.world_size, are_alike=task.semantics.global_numbers, say=reports.notes.say
+        )
+        self._training.exchange_by(self._exchange)
         context.control.on_speeds = self._training.shares.follow
 
     def _new_training(self, **options: Any) -> DataParallelTraining:
@@ -73,7 +80,8 @@ class DataParallel(Strategy):
         return self._training.materialize(*values, unchanged=unchanged)
 
     def advise(self) -> None:
-        """Tell of a cell that has shared nothing out."""
+        """Tell of a cell that has shared nothing out, and of gradients that the exchange has changed more than was to be."""
+        self._exchange.finish()
         self._training.say_if_not_sharded()
 
     @property

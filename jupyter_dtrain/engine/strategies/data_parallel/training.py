@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from .... import api
+from ...backward.gradient_exchange import GradientExchange
 from ...backward.gradient_sync import GradientSync
 from ...backward.sharded_gradients import ShardedGradients
 from ...control import Control
@@ -229,6 +230,11 @@ class DataParallelTraining(CellSteps, TrainingState):
         assert self._gradients is not None
         self._gradients.sharded = gradients
         self._models.shard(parameters)
+
+    def exchange_by(self, exchange: GradientExchange) -> None:
+        """Let gradients that are averaged whole go by `exchange`."""
+        if self._gradients is not None:
+            self._gradients.exchange_by(exchange)
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""

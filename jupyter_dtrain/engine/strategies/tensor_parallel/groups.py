@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from ...backward.backward_pass import BackwardPass
-from ...backward.gradient_reducers import average
+from ...backward.gradient_exchange import average
 from ...comm.batch_ranks import BatchRanks
 from ...comm.collectives import all_gather_object
 from ...comm.process_group import shared_memory

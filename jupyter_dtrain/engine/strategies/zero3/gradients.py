@@ -13,7 +13,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from ...backward.backward_pass import BackwardPass
-from ...backward.gradient_reducers import average
+from ...backward.gradient_exchange import average
 from ...comm.collectives import all_gather
 from ...timing import COMMUNICATION, Counted
 from .parameter import ParameterShard

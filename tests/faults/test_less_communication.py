@@ -1,0 +1,27 @@
+"""Gradients in 16 bits, and an engine that is killed: the same bits as undisturbed."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from tests.faults.disturbed import STATE
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("engines", "options"), [("two", "--compress bf16"), ("three", "--compress fp16 --strategy zero1")])
+def test_an_engine_is_killed(request, engines, options):
+    run = request.getfixturevalue(engines)
+    cell = run.notebook.finish(run.start(options))
+    assert cell.ok, cell
+    expected = run.notebook.value(STATE)
+    assert expected != run.expected  # which has gone by the exact exchange
+    cell = run.start(options)
+    run.wait_for_snapshot(cell)
+    os.kill(run.pids[1], signal.SIGKILL)
+    run.notebook.finish(cell)
+    assert cell.ok, cell
+    assert "resuming from step " in cell.stderr
+    assert run.notebook.value(STATE) == expected
