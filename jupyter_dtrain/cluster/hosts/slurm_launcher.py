@@ -29,6 +29,10 @@ _ENDS = {
 }
 
 
+_NO_FILE = "0:53"
+"""The exit code of a job whose files cannot be opened: its folder is not on the node."""
+
+
 def script_of(options: ClusterOptions, invited: str = "…") -> str:
     """Return the script of a job for `options`, whose agents connect as `invited` says."""
     job = options.job
@@ -57,6 +61,9 @@ def _why(job: Job, node: str) -> str:
     state = known.get("JobState", "").partition(" ")[0]
     if state in _ENDS:
         return f"its job {job.number} {_ENDS[state].format(limit=known.get('TimeLimit', 'unknown'))}"
+    if state == "FAILED" and known.get("ExitCode") == _NO_FILE and "StdOut" in known:
+        where = f"{Path(known['StdOut']).parent} on {known.get('BatchHost', 'its first node')}"
+        return f"its job {job.number} cannot write its output into {where}: be in a folder (`%cd`) that nodes have too"
     if state in ("FAILED", "COMPLETED", "BOOT_FAIL"):
         where = f": what it has written is in {known['StdOut']} on {known.get('BatchHost', 'its first node')}" if "StdOut" in known else ""
         return f"its job {job.number} has ended ({state}, exit code {known.get('ExitCode', 'unknown')}){where}"
