@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from tests.hosts.conftest import opened
 from tests.hosts.test_several_hosts import SETUP, SHORT, TRAIN, assert_same, hosts_of, trained, waiting_for
 from tests.hosts.virtual_slurm import VirtualSlurm, why_no_slurm
 
@@ -161,26 +160,6 @@ def test_a_node_that_is_taken_away_is_told_and_the_run_goes_on(notebook, slurm, 
     finally:
         slurm.run("scontrol", "update", "NodeName=h2", "State=RESUME")
         notebook.run("%distribute stop")
-
-
-@pytest.mark.long
-def test_a_detached_run_has_a_job_of_its_own_and_ends_it(notebook, slurm, lab, expected):
-    """The process of the run has asked for it: it outlives the kernel, and is over with the run."""
-    notebook.run("%distribute stop")
-    for node in (lab[1], lab[2]):
-        node.run(["mkdir", "/root/detached-job"])  # where the job's output goes
-    with opened(lab, "/root/detached-job") as first, opened(lab, "/root/detached-job") as second:
-        first.run(SETUP)
-        cell = first.start(f"%%distribute --detach --name far --launcher slurm --nodes 2 -n 2\n{TRAIN.format(epochs=2, pause=0.5)}")
-        first.wait_for_stdout(cell, "epoch 0")
-        (job,) = slurm.jobs()
-        first.process_in_host.kill()
-        cell = second.start("%distribute attach far")
-        second.finish(cell)
-        assert cell.ok, cell.traceback
-        assert_same(second, expected)
-        assert job.split()[1] == "RUNNING"
-        waiting_for(lambda: not slurm.jobs())
 
 
 @pytest.mark.long

@@ -14,6 +14,7 @@ from jupyter_dtrain.cluster.hosts.job_requests import hours_of, seconds_of
 from jupyter_dtrain.cluster.hosts.lsf_launcher import LsfJob
 from jupyter_dtrain.cluster.hosts.pbs_launcher import PbsJob, _facts
 from jupyter_dtrain.cluster.hosts.sge_launcher import SgeJob
+from jupyter_dtrain.cluster.hosts.slurm_launcher import AllocatedStep, SlurmJob
 from jupyter_dtrain.cluster.launchers import find_launcher
 from jupyter_dtrain.cluster_options import ClusterOptions, HostSpec, JobOptions
 from jupyter_dtrain.errors import ClusterError, UsageError
@@ -243,6 +244,29 @@ def test_how_a_job_stands_is_read_from_what_its_scheduler_says(case, monkeypatch
     kind, commands, phase, end = STATES[case]
     found = state_of(kind, monkeypatch, **commands)
     assert (found.phase, found.end) == (phase, end)
+
+
+SLURM_TOLD = (
+    "JobId=17 JobName=dtrain JobState={} Requeue=1 Restarts={} BatchFlag=1 ExitCode={} BatchHost=h1 StdOut=/home/me/x/dtrain-17.log\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "end"),
+    [
+        (SlurmJob, ("PENDING", 1, "0:0"), "its job 17 was requeued"),
+        (AllocatedStep, ("RUNNING", 1, "0:0"), ""),  # the notebook's own job, before the notebook was there
+        (SlurmJob, ("FAILED", 0, "0:53"), "its job 17 cannot write its output into /home/me/x on h1"),
+        (SlurmJob, ("FAILED", 0, "1:0"), "its job 17 has ended (FAILED, exit code 1:0)"),
+        (SlurmJob, ("RUNNING", 0, "0:0"), ""),
+    ],
+)
+def test_why_an_agent_has_ended_is_read_from_what_slurm_says_of_its_job(kind, told, end, monkeypatch):
+    job = object.__new__(kind)
+    job.number = "17"
+    monkeypatch.setattr(Scheduler, "ask", staticmethod(Told(scontrol=SLURM_TOLD.format(*told))))
+    found = job.why_ended("")
+    assert found.startswith(end) if end else found == ""
 
 
 def test_a_job_of_grid_engine_in_error_says_why(monkeypatch):

@@ -61,6 +61,8 @@ def _why(job: Job, node: str) -> str:
     state = known.get("JobState", "").partition(" ")[0]
     if state in _ENDS:
         return f"its job {job.number} {_ENDS[state].format(limit=known.get('TimeLimit', 'unknown'))}"
+    if isinstance(job, SlurmJob) and known.get("Restarts", "0") != "0":
+        return f"its job {job.number} was requeued, and is cancelled with the engines: `%distribute resume` goes on in another"
     if state == "FAILED" and known.get("ExitCode") == _NO_FILE and "StdOut" in known:
         where = f"{Path(known['StdOut']).parent} on {known.get('BatchHost', 'its first node')}"
         return f"its job {job.number} cannot write its output into {where}: be in a folder (`%cd`) that nodes have too"
