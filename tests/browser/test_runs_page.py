@@ -169,20 +169,44 @@ def test_runs_in_a_tab_of_the_main_area(open_lab, screenshot):
         ("adam-fast", "Adam", "16"),
     }
 
-    # For those who do not see it or use no mouse, in every theme, and in a narrow window.
+    # By the keyboard alone: from the filter to the table's head, a run taken out of the selection, another opened.
+    search.focus()
+    for _ in range(3):
+        lab.page.keyboard.press("Tab")
+    expect(page.get_by_label("Select all runs that are listed")).to_be_focused()
+    lab.page.keyboard.press("Tab")
+    expect(table.get_by_role("button", name="Name", exact=True)).to_be_focused()
+    lab.page.keyboard.press("Enter")
+    assert names(page) == ["adam", "adam-fast", "sgd"]
+    tick = page.get_by_label("Select sgd")
+    tick.focus()
+    lab.page.keyboard.press("Space")
+    expect(tick).not_to_be_checked()
+    lab.page.keyboard.press("Tab")
+    lab.page.keyboard.press("Enter")
+    expect(opened.get_by_role("heading", name="sgd", exact=True)).to_be_visible()
+    tick.press("Space")
+    table.get_by_role("button", name="Started").click()
+    table.get_by_role("button", name="Started").click()
+    table.get_by_role("button", name="adam", exact=True).click()
+
+    # For those who do not see it or use no mouse, in every theme, and in narrow and wide windows.
     for theme in ("JupyterLab Dark", "JupyterLab Dark High Contrast", "JupyterLab Light"):
         lab.change_theme(theme)
         for tab in ("Charts", "Compare", "Run"):
             page.get_by_role("tab", name=tab).click()
             assert lab.faults(page) == []
     lab.execute("application:toggle-left-area")
-    lab.page.set_viewport_size({"width": 600, "height": 840})
-    for tab in ("Charts", "Compare", "Run"):
-        page.get_by_role("tab", name=tab).click()
-        view = page.get_by_role("tabpanel")
-        expect(view).to_be_visible()
-        assert view.evaluate("node => node.scrollWidth <= node.clientWidth"), tab
-        assert page.evaluate("node => node.scrollWidth <= node.clientWidth"), tab
+    for width in (1920, 900, 600):
+        lab.page.set_viewport_size({"width": width, "height": 840})
+        for tab in ("Charts", "Compare", "Run"):
+            page.get_by_role("tab", name=tab).click()
+            view = page.get_by_role("tabpanel")
+            expect(view).to_be_visible()
+            assert view.evaluate("node => node.scrollWidth <= node.clientWidth"), (width, tab)
+            assert page.evaluate("node => node.scrollWidth <= node.clientWidth"), (width, tab)
+        # The rows reach the page's edge, and further where they do not fit.
+        assert table.evaluate("node => node.clientWidth >= node.parentElement.clientWidth"), width
     screenshot(lab, "page-narrow")
 
     # Closed, and opened again by its card.
