@@ -48,7 +48,7 @@ def hooks_noticed(models: ModelCalls) -> Iterator[None]:
     def watching(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def watch(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            return models.watch(original, self, *args, *kwargs.values())
+            return models.parts.watch(original, self, *args, *kwargs.values())
 
         return watch
 
@@ -128,7 +128,7 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
     @wraps(make)
     def module_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         make(self, *args, **kwargs)
-        models.made(self)
+        models.parts.made(self)
 
     @wraps(call)
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -147,7 +147,7 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
         if torch.compiler.is_dynamo_compiling():
             set_attribute(self, name, value)
             return
-        set_attribute(self, name, models.set_attribute(self, name, value))
+        set_attribute(self, name, models.parts.set_attribute(self, name, value))
 
     return [(nn.Module, "__init__", module_init), (nn.Module, "__call__", module_call), (nn.Module, "__setattr__", module_setattr)]
 
@@ -206,7 +206,7 @@ def _of_backward_passes(
         on_backward(roots[0])
         before = timing.switch(BACKWARD)
         try:
-            statistics = models.new_statistics() if gradients is not None else []
+            statistics = models.parts.new_statistics() if gradients is not None else []
             end = Exchange.broadcast(statistics) if statistics else None
             # A pass makes pieces of graphs for itself, whether or not the cell asks for it under `no_grad`.
             with torch.enable_grad(), models.in_pass():
@@ -234,6 +234,6 @@ def _is_initialized(models: ModelCalls) -> Callable[[], bool]:
     def dist_is_initialized() -> bool:
         # The cell sees one process, and so do libraries that would add up values that are global already. PyTorch's own layer for
         # statistics over all ranks asks as well, where these are not taken over the whole batch anyway.
-        return models.statistics_per_rank and sys._getframe(1).f_globals.get("__name__") == batchnorm.__name__ and is_initialized()
+        return models.parts.statistics_per_rank and sys._getframe(1).f_globals.get("__name__") == batchnorm.__name__ and is_initialized()
 
     return dist_is_initialized

@@ -12,7 +12,7 @@ is then made again. Open is a model with hooks as well.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -24,24 +24,20 @@ from torch.utils import _pytree as pytree
 from ..comm.transforms import outside_transforms
 from ..module_tree import OF_ALL_MODULES, has_hooks
 from ..rng.global_rng import ModelSampling
-from ..rng.global_sampling import RngChanged
 from ..rng.streams import ModelStream
 from ..tensor.agreed import FailedOnShard
-from ..tensor.batch_norm import GlobalNormalization, NormalizationLayers
+from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.compile import compiled
 from ..tensor.model_results import NeedsFullBatch
-from ..tensor.placement_types import GlobalTensor, Shard, source_of
 from ..tensor.recompute import BackwardPasses
 from ..tensor.thread_guard import in_turn
 from ..tensor.view import GlobalView
 from .activation_checkpoint import CheckpointedBlocks
-from .cross_sample import FEWEST, SEQUENCE_LAYERS
-from .first_call import FirstCall
-from .input_sharding import InputSharding, MarkedNow, mark
+from .cross_sample import FEWEST
+from .input_sharding import InputSharding, mark
 from .known_models import KnownModels, ModuleInfo, stays_lazy
+from .part_calls import PartCalls
 from .seams import Checks, ShardedParameters
-from .sharded_call import ShardedCall
-from .ways import Settings
 
 
 def _of_unit(parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -57,18 +53,14 @@ class ModelCalls:
         Told of each module with parameters when it is first entered from the cell.
     stream : ModelStream, optional
         Random stream inside models; ``None`` where the cell's own is used.
-    draws : ModelSampling, optional
-        Draws for the whole batch inside models on a share; ``None`` where each rank draws for itself.
-    normalization : GlobalNormalization, optional
-        Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
+    draws, normalization, on_sequence
+        As of `PartCalls`.
     view : GlobalView, optional
         Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
     inputs : InputSharding, optional
         Shares out what models in training are called on where no loader did.
     blocks : CheckpointedBlocks, optional
         Calls repeated blocks of models so that they keep little for the backward pass.
-    on_sequence : callable, optional
-        Told the class of a layer that takes the batch for a sequence.
     full_batch : iterable of str
         As of `KnownModels`.
 
@@ -76,6 +68,7 @@ class ModelCalls:
     ----------
     known : KnownModels
         The models that there are.
+    parts : PartCalls
     """
 
     def __init__(
@@ -91,18 +84,15 @@ class ModelCalls:
         on_sequence: Callable[[str], None] = lambda _: None,
         full_batch: Iterable[str] = (),
     ) -> None:
-        self._on_first_call, self._on_sequence, self._blocks = on_first_call, on_sequence, blocks
-        self._view, self._inputs = view, inputs
-        self._stream, self._draws, self._normalization = stream, draws, normalization
+        self._on_first_call, self._blocks = on_first_call, blocks
+        self._view, self._inputs, self._stream = view, inputs, stream
         self.known = KnownModels(full_batch)
-        self._layers = NormalizationLayers(per_rank=normalization is None)
+        self.parts = PartCalls(self.known, view=view, stream=stream, draws=draws, normalization=normalization, on_sequence=on_sequence)
         self.passes = BackwardPasses(normalization)
         self.inside, self._caller = False, 0  # whether the call of a model is under way, and in which thread
         self._num_opened = 0  # calls of open models that are under way
         self.graph_open = False  # a model was called with gradients on since the last backward pass
         self._num_hooks = 0  # that were registered since the run began
-        self._settings = Settings()
-        self._part: ShardedCall | None = None  # the call on the rank's part of the batch that is under way
         self.checks: Checks | None = None
         self.parameters: ShardedParameters | None = None
 
@@ -133,8 +123,8 @@ class ModelCalls:
                 result = self._blocks.call(original, module, args, kwargs)
             else:
                 result = original(module, *args, **kwargs)
-            if self._part is not None and isinstance(module, nn.RNNBase):
-                self._part.note_batch_dims(module, result)
+            if self.parts.current is not None and isinstance(module, nn.RNNBase):
+                self.parts.current.note_batch_dims(module, result)
             return result
         called = self.known.of(module)
         if not self._is_model(called, module):
@@ -159,8 +149,8 @@ class ModelCalls:
         if self._inputs is not None and not self._num_opened and module.training and torch.is_grad_enabled():
             args, kwargs = self._inputs.placed(args, kwargs)
         if self.checks is None or not self.checks.is_due(module, (args, kwargs)):
-            return self._seen(self._view, original, module, called, args, kwargs)
-        seen = partial(self._seen, self._view, original, module, called, args, kwargs)
+            return self._seen(self._view, original, module, called, (args, kwargs))
+        seen = partial(self._seen, self._view, original, module, called, (args, kwargs))
         return self.checks.call(seen, partial(self._alone, original, module), module, called, (args, kwargs))
 
     def _alone(self, original: Callable[..., Any], module: nn.Module, given: Any) -> Any:
@@ -171,40 +161,32 @@ class ModelCalls:
         finally:
             self.inside = False
 
-    def _seen(
-        self,
-        view: GlobalView,
-        original: Callable[..., Any],
-        module: nn.Module,
-        called: ModuleInfo,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
+    def _seen(self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: ModuleInfo, given: Any) -> Any:
         """Call a model, which then sees what it may of the arguments."""
         if called.takes_batch_for_sequence:
-            return self._enclosed(original, module, self.full_tensor((args, kwargs)), None)
+            return self._enclosed(original, module, self.full_tensor(given), None)
         if called.is_open:
-            return self._opened(original, module, args, kwargs)
+            return self._opened(original, module, *given)
         if called.marked:
-            mark((args, kwargs), called.marked.get(module.training, ()))
-        own, placement = view.arguments.enter((args, kwargs))
+            mark(given, called.marked.get(module.training, ()))
+        own, placement = view.arguments.enter(given)
         if placement is None:
             # On whole inputs all ranks compute the same, and must draw the same.
             return self._enclosed(original, module, own, None)
-        if self._layers.take_statistics(module) and view.arguments.smallest(placement) < FEWEST:
+        if self.parts.layers.take_statistics(module) and view.arguments.smallest(placement) < FEWEST:
             # A layer that normalizes over the batch refuses a single sample.
-            return self._on_whole(original, module, args, kwargs)
+            return self._on_whole(original, module, *given)
         own_call = partial(self._enclosed, original, module, stream=self._stream)
         try:
-            return self._on_part(view, own_call, module, (args, kwargs), own, placement)
+            return self.parts.call(view, own_call, module, given, own, placement, self.parameters)
         except NeedsFullBatch:
             failed = False
         except FailedOnShard:
             failed = True
         # And again where no frame of that call keeps its graph.
         if failed:
-            return self._on_whole(original, module, args, kwargs)
-        return self._seen(view, original, module, called, args, kwargs)
+            return self._on_whole(original, module, *given)
+        return self._seen(view, original, module, called, given)
 
     def _on_whole(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a model on the whole batch on all ranks, which raises what one process would raise."""
@@ -226,49 +208,6 @@ class ModelCalls:
             return original(module, *args, **kwargs)
         finally:
             self._num_opened -= 1
-
-    def _on_part(self, view: GlobalView, own_call: Callable[[Any], Any], module: nn.Module, given: Any, own: Any, placement: Shard) -> Any:
-        """Call a model on the rank's part of the batch; :class:`ShardedCall` says what the parameters are.
-
-        Raises
-        ------
-        NeedsFullBatch
-            It is open from now on, or is to be called with arguments that require gradients.
-        """
-        called = self.known.of(module)
-        settings = self._settings.now()
-        draws_known = self._draws is None or self._draws.knows(module)
-        is_known = called.results and draws_known and called.ways.is_known(module, given, settings)
-        part = self._part = (ShardedCall if is_known else FirstCall)(
-            module=module,
-            given=given,
-            own=own,
-            placement=placement,
-            called=called,
-            layers=self._layers.of(module),
-            own_call=own_call,
-            view=view,
-            stream=self._stream,
-            draws=self._draws,
-            normalization=self._normalization,
-            settings=settings,
-            computed_by=None if self.parameters is None else self.parameters.computed_by,
-        )
-        try:
-            return part.result()
-        except RngChanged:
-            raise
-        except MarkedNow as now:
-            called.marked[module.training] = now.indices
-            raise
-        except NeedsFullBatch:
-            called.is_open = True
-            if isinstance(module, SEQUENCE_LAYERS) and not part.refused:
-                called.takes_batch_for_sequence = True
-                self._on_sequence(type(module).__name__)
-            raise
-        finally:
-            self._part = None
 
     def _enclosed(self, original: Callable[..., Any], module: nn.Module, given: Any, stream: ModelStream | None) -> Any:
         args, kwargs = given
@@ -303,54 +242,6 @@ class ModelCalls:
         """Return what a backward pass of the cell's runs within."""
         return nullcontext() if self._view is None else self._view.in_pass()
 
-    def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
-        """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
-        if self._part is not None:
-            self._part.set_attribute(module, name, value)
-        elif self._view is not None:
-            self._settings.setting(module, name, value)
-            if isinstance(value, GlobalTensor):
-                return self._view.kept(module, name, value)
-        return value
-
     def hooked(self) -> None:
         """Note that a hook of a module is registered."""
         self._num_hooks += 1
-
-    def watch(self, original: Callable[..., Any], tensor: torch.Tensor, *hook: Callable[..., Any]) -> Any:
-        """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), with which the user's code looks at gradients of `tensor`."""
-        if self._part is not None:
-            self._part.keeps |= tensor.grad_fn is not None
-        elif self._view is not None and hook:
-            return self._view.register_hook(original, tensor, *hook)
-        with torch._C.DisableTorchFunctionSubclass():
-            return original(source_of(tensor), *hook)
-
-    def made(self, module: nn.Module) -> None:
-        """Note that `module` is being made now."""
-        if self._part is not None:
-            self._part.made(module)
-        self.known.note_made(module)
-
-    @property
-    def statistics_per_rank(self) -> bool:
-        """Whether BatchNorm takes the statistics of each rank's part."""
-        return self._normalization is None
-
-    def new_statistics(self) -> list[torch.Tensor]:
-        """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
-        used = self.known.normalizing()
-        for module in used:
-            self.known.of(module).normalizes = False
-        return self._layers.statistics_in(used)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
-        return {"normalizing": self.known.normalizing(), "draws": None if self._draws is None else self._draws.state_dict()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
-        for module in state["normalizing"]:
-            self.known.of(module).normalizes = True
-        if self._draws is not None and state["draws"] is not None:
-            self._draws.load_state_dict(state["draws"])

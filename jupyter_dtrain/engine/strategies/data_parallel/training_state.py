@@ -37,7 +37,7 @@ class TrainingState:
     def state_dict(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know of the cell's objects."""
         return {
-            "models": self._models.state_dict(),
+            "models": self._models.parts.state_dict(),
             "speeds": self.shares.speeds,
             "entropy": self._entropy.state_dict(),
             "view": self._view.state_dict() if self._view is not None else None,
@@ -45,7 +45,7 @@ class TrainingState:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state_dict` returned."""
-        self._models.load_state_dict(state["models"])
+        self._models.parts.load_state_dict(state["models"])
         self._entropy.load_state_dict(state.get("entropy", {}))
         if self._view is not None and state.get("view") is not None:
             self._view.load_state_dict(state["view"])

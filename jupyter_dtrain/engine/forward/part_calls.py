@@ -1,0 +1,167 @@
+"""Calls of models on the rank's part of the batch: which is under way, what the user's code does within it, and what calls leave.
+
+What they leave are the statistics of normalization layers, and how models draw for samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..rng.global_rng import ModelSampling
+from ..rng.global_sampling import RngChanged
+from ..rng.streams import ModelStream
+from ..tensor.batch_norm import GlobalNormalization, NormalizationLayers
+from ..tensor.model_results import NeedsFullBatch
+from ..tensor.placement_types import GlobalTensor, Shard, source_of
+from ..tensor.view import GlobalView
+from .cross_sample import SEQUENCE_LAYERS
+from .first_call import FirstCall
+from .input_sharding import MarkedNow
+from .known_models import KnownModels
+from .seams import ShardedParameters
+from .sharded_call import ShardedCall
+from .ways import Settings
+
+
+class PartCalls:
+    """Makes such calls.
+
+    Parameters
+    ----------
+    known : KnownModels
+    view : GlobalView, optional
+    stream : ModelStream, optional
+        As of `ModelCalls`.
+    draws : ModelSampling, optional
+        Draws for the whole batch inside models on a share; ``None`` where each rank draws for itself.
+    normalization : GlobalNormalization, optional
+        Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
+    on_sequence : callable
+        Told the class of a layer that takes the batch for a sequence.
+
+    Attributes
+    ----------
+    current : ShardedCall, optional
+        The one that is under way.
+    layers : NormalizationLayers
+    """
+
+    def __init__(
+        self,
+        known: KnownModels,
+        *,
+        view: GlobalView | None,
+        stream: ModelStream | None,
+        draws: ModelSampling | None,
+        normalization: GlobalNormalization | None,
+        on_sequence: Callable[[str], None],
+    ) -> None:
+        self._known, self._view, self._on_sequence = known, view, on_sequence
+        self._stream, self._draws, self._normalization = stream, draws, normalization
+        self.layers = NormalizationLayers(per_rank=normalization is None)
+        self._settings = Settings()
+        self.current: ShardedCall | None = None
+
+    def call(
+        self,
+        view: GlobalView,
+        own_call: Callable[[Any], Any],
+        module: nn.Module,
+        given: Any,
+        own: Any,
+        placement: Shard,
+        parameters: ShardedParameters | None,
+    ) -> Any:
+        """Call a model on the rank's part of the batch; :class:`ShardedCall` says what the parameters are.
+
+        Raises
+        ------
+        NeedsFullBatch
+            It is open from now on, or is to be called with arguments that require gradients.
+        """
+        called = self._known.of(module)
+        settings = self._settings.now()
+        draws_known = self._draws is None or self._draws.knows(module)
+        is_known = called.results and draws_known and called.ways.is_known(module, given, settings)
+        part = self.current = (ShardedCall if is_known else FirstCall)(
+            module=module,
+            given=given,
+            own=own,
+            placement=placement,
+            called=called,
+            layers=self.layers.of(module),
+            own_call=own_call,
+            view=view,
+            stream=self._stream,
+            draws=self._draws,
+            normalization=self._normalization,
+            settings=settings,
+            computed_by=None if parameters is None else parameters.computed_by,
+        )
+        try:
+            return part.result()
+        except RngChanged:
+            raise
+        except MarkedNow as now:
+            called.marked[module.training] = now.indices
+            raise
+        except NeedsFullBatch:
+            called.is_open = True
+            if isinstance(module, SEQUENCE_LAYERS) and not part.refused:
+                called.takes_batch_for_sequence = True
+                self._on_sequence(type(module).__name__)
+            raise
+        finally:
+            self.current = None
+
+    def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
+        """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
+        if self.current is not None:
+            self.current.set_attribute(module, name, value)
+        elif self._view is not None:
+            self._settings.setting(module, name, value)
+            if isinstance(value, GlobalTensor):
+                return self._view.kept(module, name, value)
+        return value
+
+    def watch(self, original: Callable[..., Any], tensor: torch.Tensor, *hook: Callable[..., Any]) -> Any:
+        """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), with which the user's code looks at gradients of `tensor`."""
+        if self.current is not None:
+            self.current.keeps |= tensor.grad_fn is not None
+        elif self._view is not None and hook:
+            return self._view.register_hook(original, tensor, *hook)
+        with torch._C.DisableTorchFunctionSubclass():
+            return original(source_of(tensor), *hook)
+
+    def made(self, module: nn.Module) -> None:
+        """Note that `module` is being made now."""
+        if self.current is not None:
+            self.current.made(module)
+        self._known.note_made(module)
+
+    @property
+    def statistics_per_rank(self) -> bool:
+        """Whether BatchNorm takes the statistics of each rank's part."""
+        return self._normalization is None
+
+    def new_statistics(self) -> list[torch.Tensor]:
+        """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
+        used = self._known.normalizing()
+        for module in used:
+            self._known.of(module).normalizes = False
+        return self.layers.statistics_in(used)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
+        return {"normalizing": self._known.normalizing(), "draws": None if self._draws is None else self._draws.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state_dict` returned."""
+        for module in state["normalizing"]:
+            self._known.of(module).normalizes = True
+        if self._draws is not None and state["draws"] is not None:
+            self._draws.load_state_dict(state["draws"])
