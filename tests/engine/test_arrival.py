@@ -14,7 +14,7 @@ from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster.startup import Arrival
 from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.errors import ClusterError
-from tests.conftest import in_turn
+from tests.conftest import in_turn, one_of
 
 LIMIT = timedelta(seconds=120)
 """What would be waited for a process that does not come."""
@@ -41,7 +41,13 @@ def disturb(monkeypatch):
     return disturb
 
 
-@pytest.mark.parametrize(("name", "number"), in_turn(["engine-1", "controller", "guard"], [signal.SIGSTOP, signal.SIGKILL]))
+NUMBERS = [signal.SIGSTOP, signal.SIGKILL]
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [*in_turn(["engine-1", "controller"], NUMBERS), *(pytest.param("guard", number, marks=pytest.mark.long) for number in NUMBERS)],
+)
 def test_a_start_that_is_disturbed_is_made_once_more(disturb, name, number):
     disturb(name, number)
     began = time.monotonic()
@@ -53,7 +59,7 @@ def test_a_start_that_is_disturbed_is_made_once_more(disturb, name, number):
         cluster.stop()
 
 
-@pytest.mark.parametrize("name", ["engine-2", "controller"])  # a guard may have started the engine by then
+@pytest.mark.parametrize("name", one_of(2, ["engine-2", "controller"]))  # a guard may have started the engine by then
 def test_what_is_stopped_while_another_engine_starts_has_ended(disturb, name):
     cluster = LocalCluster.start(ClusterOptions(num_engines=2, device="cpu"))
     try:

@@ -321,7 +321,8 @@ def test_an_engine_starts_where_the_notebook_is_now(mark, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("culprit", "number"), [("controller", signal.SIGKILL), ("controller", signal.SIGSTOP), ("helper", signal.SIGKILL)]
+    ("culprit", "number"),
+    [("controller", signal.SIGSTOP), ("helper", signal.SIGKILL), pytest.param("controller", signal.SIGKILL, marks=pytest.mark.long)],
 )
 def test_without_its_controller_no_rank_can_be_reached(culprit, number, mark):
     """A controller that is stopped is ended, and one that has lost the process which listens to hearts lets no other engine in."""
@@ -408,7 +409,7 @@ def open_files(cluster: LocalCluster) -> list[str]:
 
 
 @pytest.mark.skipif(not OUTLIVES, reason="there is nothing that could")
-@pytest.mark.parametrize("why", ["it is dead too", "it is stopped", "the environment is another"])
+@pytest.mark.parametrize("why", ["it is stopped", "the environment is another", pytest.param("it is dead too", marks=pytest.mark.long)])
 def test_another_guard_is_started_where_the_template_cannot_be_one(why, mark, monkeypatch):
     old = LocalCluster.start(ClusterOptions(num_engines=1, device="cpu"))
     template = psutil.Process(old.pids()["template"])

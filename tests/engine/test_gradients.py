@@ -139,7 +139,7 @@ problems = st.integers(2, 4).flatmap(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(problem=problems)
 def test_the_gradient_is_that_of_one_process(ranks, problem):
     with double_precision():

@@ -12,7 +12,7 @@ from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
 STAGES = {"dp": 2, "pp": 2}
 
 
-@pytest.mark.parametrize("model", some([("MLP",), ("transformer",)], MODELS))
+@pytest.mark.parametrize("model", some([("transformer",)], MODELS))
 def test_two_pipelines_beside_each_other(ranks, model):
     """A group hands on its own part of the batch, if the model can be, and the groups' gradients are added up."""
     for of_rank in check(ranks, 4, MODELS[model], LOOP, num_stages=2, degrees=STAGES):
@@ -24,7 +24,7 @@ def test_cell_with_two_pipelines(ranks, name):
     check(ranks, 4, MODELS["MLP"], {**IDIOMS, **MORE}[name], num_stages=2, degrees=STAGES)
 
 
-KINDS = [("evaluation, its best state, metrics", "dropout"), ("two calls whose graphs meet, one that is dropped", "skips")]
+KINDS = [("evaluation, its best state, metrics", "dropout")]
 
 
 @pytest.mark.parametrize(("name", "model"), some(KINDS, pipeline_cells.CELLS, pipeline_cells.MODELS))

@@ -13,7 +13,6 @@ import torch
 
 from jupyter_dtrain.engine.comm import process_group
 from jupyter_dtrain.engine.tensor import pending_checks
-from tests.conftest import one_of
 from tests.engine.ranks import Run, run_notebook
 
 SETUP = """
@@ -71,7 +70,7 @@ def as_on_a_gpu(run: Run, setup: str, cell: str, compare: str) -> Any:
             pending_checks.forget()
 
 
-@pytest.mark.parametrize("name", one_of(2, STEP))
+@pytest.mark.parametrize("name", [pytest.param(name, marks=() if name in ("sequences", "clipped") else pytest.mark.long) for name in STEP])
 def test_a_step_reads_nothing(ranks, name):
     between = "torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)" if name == "clipped" else "pass"
     for found in ranks.call(2, as_on_a_gpu, SETUP, CELL.format(step=STEP[name], between=between), "(found, launched)"):

@@ -103,7 +103,6 @@ def test_cell_with_staged_models(ranks, name):
 
 
 KINDS = [
-    ("evaluation, its best state, metrics", "dropout", 3),
     ("two losses, one graph kept", "encoder", 3),
     ("two calls whose graphs meet, one that is dropped", "skips", 3),
 ]

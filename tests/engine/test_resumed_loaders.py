@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -138,9 +139,10 @@ def check(setup: str, program: str, step: int = 1) -> None:
         assert again.namespace["trace"] == expected, f"after {killed.places[index]}"
 
 
+@pytest.mark.parametrize("step", one_of(2, [2, 1]))
 @pytest.mark.parametrize(("loader", "loop"), in_turn([name for name in LOADERS if name != "with workers"], LOOPS))
-def test_at_every_batch(loader, loop):
-    check(f"{SETUP}loader = {LOADERS[loader]}\n", LOOPS[loop])
+def test_at_every_batch(loader, loop, step):
+    check(f"{SETUP}loader = {LOADERS[loader]}\n", LOOPS[loop], step)
 
 
 @pytest.mark.parametrize("loop", one_of(2, ["bar", "epochs"]))
@@ -148,13 +150,14 @@ def test_with_workers(loop):
     check(f"{SETUP}loader = {LOADERS['with workers']}\n", LOOPS[loop], step=4)
 
 
-@pytest.mark.parametrize(("data", "more"), in_turn(["Augmented(7)", "Data(7)"], [", persistent_workers=True", ""]))
+@pytest.mark.parametrize("more", one_of(2, ["", ", persistent_workers=True"]))
+@pytest.mark.parametrize("data", one_of(2, ["Augmented(7)", "Data(7)"]))
 def test_what_workers_draw_where_nothing_is_split(data, more):
     loader = f"DataLoader({data}, batch_size=2, shuffle=True, num_workers=2, multiprocessing_context='fork'{more})"
     check(f"{SETUP}loader = {loader}\n", "for e in range(3):\n    for x in loader: show(x)", step=4)
 
 
-@pytest.mark.parametrize("loop", ["for i, x in enumerate(loader): show(x)", "for x in Bar(loader): show(x)"])
+@pytest.mark.parametrize("loop", one_of(2, ["for x in Bar(loader): show(x)", "for i, x in enumerate(loader): show(x)"]))
 def test_no_sample_is_loaded_twice(loop):
     setup = f"{SETUP}loader = DataLoader(Data(20_000), batch_size=2, shuffle=True)\nshow = lambda x: None\n"
     killed = watched(setup, loop, 9_990, training)
@@ -223,15 +226,18 @@ def noisy(items):
 
 COLLATES = [
     "",
-    ", collate_fn=lambda items: torch.stack(items)",
-    ", collate_fn=lambda items: torch.stack(items).flip(0)",
     ", collate_fn=Counting()",
     ", collate_fn=noisy",
+    ", collate_fn=lambda items: torch.stack(items)",
+    ", collate_fn=lambda items: torch.stack(items).flip(0)",
 ]
 WALKS = ["for e in range(2):\n    for i, x in enumerate(loader): step(x)", "for e in range(2):\n    for x in Bar(loader): step(x)"]
 
 
-@pytest.mark.parametrize(("collate", "loop"), in_turn(COLLATES, WALKS))
+@pytest.mark.parametrize(
+    ("collate", "loop"),
+    [*in_turn(COLLATES[:3], WALKS), *(pytest.param(*pair, marks=pytest.mark.long) for pair in itertools.product(COLLATES[3:], WALKS))],
+)
 def test_on_two_ranks(ranks, loop, collate):
     setup = f"{SETUP}{MODEL}{COUNTING}loader = DataLoader(Data(7), batch_size=3, shuffle=True{collate})\n"
     expected = plain(setup, loop).namespace["trace"]
@@ -259,7 +265,9 @@ def test_augmented_samples(more):
         pytest.param(", num_workers=2, multiprocessing_context='fork'", marks=pytest.mark.long),
         ", num_workers=2, multiprocessing_context='fork', persistent_workers=True",
         pytest.param(", collate_fn=lambda items: torch.stack(items)", marks=pytest.mark.long),
-        ", collate_fn=lambda items: torch.stack(items), num_workers=1, multiprocessing_context='fork'",
+        pytest.param(
+            ", collate_fn=lambda items: torch.stack(items), num_workers=1, multiprocessing_context='fork'", marks=pytest.mark.long
+        ),
     ],
 )
 def test_augmented_samples_on_two_ranks(ranks, more):

@@ -78,9 +78,10 @@ FORMS = ["DataLoader({}, batch_size=2)", "StatefulDataLoader({}, batch_size=2)"]
 LOOP = "for e in range(2):\n    for x in loader: show(x)"
 
 
+@pytest.mark.parametrize("step", one_of(2, [3, 1]))
 @pytest.mark.parametrize(("kind", "form"), in_turn(KINDS, FORMS))
-def test_streams_that_keep_where_they_are(kind, form):
-    check(f"{SETUP}{STREAMS}loader = {form.format(kind)}\n", LOOP)
+def test_streams_that_keep_where_they_are(kind, form, step):
+    check(f"{SETUP}{STREAMS}loader = {form.format(kind)}\n", LOOP, step)
 
 
 ELSEWHERE = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import in_turn
 from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 from tests.notebook.test_zero3 import (
@@ -57,11 +58,13 @@ def test_a_loop_with_columns_of_layers_and_a_checkpoint_of_it_on_other_meshes(no
     check_a_loop_and_a_checkpoint_of_it(notebook, STAGES, COLUMNS, name="to_columns")
 
 
-LONG = pytest.mark.long
-
-
-@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
-@pytest.mark.parametrize("where", ["True", pytest.param("rank == 0", marks=LONG), pytest.param("rank == 1", marks=LONG), "rank == 3"])
+@pytest.mark.parametrize(
+    ("where", "mesh"),
+    [
+        *in_turn(["True", "rank == 3"], [STAGES, COLUMNS]),
+        *(pytest.param(where, mesh, marks=pytest.mark.long) for where in ("rank == 0", "rank == 1") for mesh in (STAGES, COLUMNS)),
+    ],
+)
 def test_an_error_of_all_ranks_or_of_one(notebook, where, mesh):
     """Whether they have left or not."""
     check_an_error(notebook, mesh, where)

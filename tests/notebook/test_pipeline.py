@@ -27,7 +27,7 @@ def test_a_loop_that_takes_snapshots_and_a_checkpoint_of_it(notebook):
     check_a_loop_and_a_checkpoint_of_it(notebook, "pipeline")
 
 
-@pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
+@pytest.mark.parametrize("where", ["True", pytest.param("rank == 0", marks=pytest.mark.long), "rank == 1"])
 def test_an_error_of_all_ranks_or_of_one(notebook, where):
     """Whether they have left or not."""
     check_an_error(notebook, "pipeline", where)

@@ -153,7 +153,14 @@ with torch.no_grad():
 """
 
 
-@pytest.mark.parametrize("cell", [SLEEP, ONE_WAITS, EVALUATE], ids=["all sleep", "one sleeps and one waits for it", "evaluation"])
+@pytest.mark.parametrize(
+    "cell",
+    [
+        pytest.param(SLEEP, id="all sleep", marks=pytest.mark.long),
+        pytest.param(ONE_WAITS, id="one sleeps and one waits for it"),
+        pytest.param(EVALUATE, id="evaluation"),
+    ],
+)
 def test_an_interrupt_of_a_cell_that_takes_no_steps(notebook, cell):
     notebook.run(SETUP)
     notebook.run("%%distribute --engines 2\n1")

@@ -138,7 +138,7 @@ def test_what_the_cell_holds_of_an_optimizer_follows_it_as_in_one_process(notebo
     assert "`--strategy zero3` shards nothing of what `Adam` keeps while the cell holds some of it." in cell.stderr
 
 
-@pytest.mark.parametrize("where", ["True", "rank == 0", "rank == 1"])
+@pytest.mark.parametrize("where", ["True", pytest.param("rank == 0", marks=pytest.mark.long), "rank == 1"])
 def test_an_error_of_all_ranks_or_of_one(notebook, where):
     """Whether they have left or not."""
     check_an_error(notebook, "zero3", where)

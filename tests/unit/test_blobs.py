@@ -444,7 +444,7 @@ def test_two_folders_that_watch_one_array_each_know_what_they_hold(tmp_path):
 
 def test_what_is_compared_stays_mapped_until_the_last_comparison_is_over(unhashed, monkeypatch):
     monkeypatch.setattr("jupyter_dtrain.transport.unhashed.CHUNK", 1 << 12)  # many comparisons, of which an early one differs
-    data = np.zeros(4_000_000)
+    data = np.zeros(1_000_000)
     for number in range(1, 20):
         data[100_000] = number
         (key,) = unhashed.put_all([data.data])

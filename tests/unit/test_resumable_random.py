@@ -109,7 +109,7 @@ def program(draw: Any) -> Any:
     return "v = w = 0\n" + "\n".join(draw(statement(3, False, False)) for _ in range(draw(st.integers(1, 4))))
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(program())
 def test_random_programs(text):
     check(text, SETUP, most=4)
