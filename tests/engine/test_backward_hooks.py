@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from tests.conftest import in_turn
 from tests.engine.ranks import run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
@@ -214,12 +215,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_hooks_see_and_change_what_they_do_on_one_process(ranks, case):
+@pytest.mark.parametrize(("name", "world_size"), in_turn(CASES, [2, 3]))
+def test_hooks_see_and_change_what_they_do_on_one_process(ranks, name, world_size):
+    case = CASES[name]
     setup, cell = BASE + "\n" + case.setup, textwrap.dedent(case.cell)
     (plain,) = ranks.call(1, run_plain, setup, cell, "(seen, model.state_dict())")
     assert plain["compared"][0], "the cell has looked at something"
-    for world_size in (2, 3):
-        for rank in ranks.call(world_size, run_notebook, setup, cell, "(seen, model.state_dict())"):
-            assert apart(plain["compared"], rank["compared"]) is None
-            assert not rank["notes"]
+    for rank in ranks.call(world_size, run_notebook, setup, cell, "(seen, model.state_dict())"):
+        assert apart(plain["compared"], rank["compared"]) is None
+        assert not rank["notes"]

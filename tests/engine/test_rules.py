@@ -96,9 +96,12 @@ def differences(ranks: Ranks, codes: list[str], size: int, requires_grad: bool) 
 
 
 # On three ranks: shares that differ, and a rank without a sample.
-@pytest.mark.parametrize(("size", "requires_grad"), in_turn([7, 2], [True, False]))
-def test_every_operation_is_as_on_one_process(ranks, size, requires_grad):
-    codes = cases(OPERATIONS + ON_PARTS)
+@pytest.mark.parametrize(
+    ("size", "requires_grad", "each"),
+    [(7, True, 1), (2, False, 3), *(pytest.param(*case, marks=pytest.mark.long) for case in ((7, False, 1), (2, True, 1), (2, False, 1)))],
+)
+def test_every_operation_is_as_on_one_process(ranks, size, requires_grad, each):
+    codes = cases(OPERATIONS + ON_PARTS)[::each]
     wrong = [line for start in range(0, len(codes), 40) for line in differences(ranks, codes[start : start + 40], size, requires_grad)]
     assert not wrong, "\n".join(wrong)
 

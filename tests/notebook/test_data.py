@@ -73,8 +73,19 @@ def with_table(shared_notebook):
     return shared_notebook
 
 
-@pytest.mark.parametrize("loader", LOADERS.values(), ids=LOADERS)
-def test_loader_on_one_two_and_three_engines(with_table, loader):
+ONE_MORE = ("parquet", "dask")
+"""Which are tried on one and two engines each time: the others on three, and with `pytest -m long`."""
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        *((name, (1, 2, 3) if name in ONE_MORE else (3,)) for name in LOADERS),
+        *(pytest.param(name, (1, 2), marks=pytest.mark.long) for name in LOADERS if name not in ONE_MORE),
+    ],
+)
+def test_loader_on_one_two_and_three_engines(with_table, name, numbers):
+    loader = LOADERS[name]
     notebook = with_table
     notebook.run(f"make()\nloader = {loader}")
     notebook.run(TRAIN)
@@ -83,7 +94,7 @@ def test_loader_on_one_two_and_three_engines(with_table, loader):
     for epoch in range(2):
         rows = [row for batch in expected[0][epoch * per_epoch :][:per_epoch] for row in batch]
         assert len(rows) == len(set(rows)) in (600, 633)
-    for engines in (1, 2, 3):
+    for engines in numbers:
         notebook.run(f"make()\nloader = {loader}")
         cell = notebook.run(f"%%distribute --engines {engines}\n{TRAIN}")
         assert cell.stderr == ""

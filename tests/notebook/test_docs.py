@@ -19,7 +19,7 @@ PAGES = [page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted
 
 
 # Of features whose own tests run each time: `pytest -m long` runs these.
-LONG = {"strategies.md", "data.md", "trials.md", "memory.md", "faults.md", "runs.md", "exact.md"}
+LONG = {"strategies.md", "data.md", "trials.md", "memory.md", "faults.md", "runs.md", "exact.md", "own-loops.md"}
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page.name, marks=pytest.mark.long if page.name in LONG else ()) for page in PAGES])

@@ -61,5 +61,5 @@ def test_a_frame_and_its_column_are_as_pandas_has_them(notebook):
 
 
 def test_tens_of_thousands_of_windows_into_one_array(notebook):
-    notebook.plain("import numpy as np\na = np.zeros((40_000, 2)); rows = [a[index:index + 2] for index in range(0, 39_998)]")
+    notebook.plain("import numpy as np\na = np.zeros((20_000, 2)); rows = [a[index:index + 2] for index in range(0, 19_998)]")
     assert notebook.distribute("rows[7][0, 1] = 3\na[7, 1], rows[6][1, 1]") == (3, 3)
