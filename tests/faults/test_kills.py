@@ -20,10 +20,12 @@ A_MINUTE = 60.0
 """Seconds that it would take at least until somebody's time is up: whoever is not waited for costs less, on a busy machine too."""
 
 
+@pytest.mark.long
 def test_undisturbed_it_comes_to_the_same_again(two):
     assert two.finish(two.start()).strip() == ""
 
 
+@pytest.mark.long  # and `test_moments.py` each time
 def test_both_engines_at_once(two):
     cell = two.start()
     two.wait_for_snapshot(cell)
