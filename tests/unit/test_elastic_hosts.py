@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,8 @@ class Engines:
     ],
 )
 def test_a_run_does_without_the_ranks_of_lost_hosts_where_it_may(elastic, lost, left, restarted, said):
-    cluster, told = Engines("abcd", dead=lost, on_lost_hosts=lost), []
+    cluster = Engines("abcd", dead=lost, on_lost_hosts=lost)
+    told: list[str] = []
     replacement = of(cluster, told, elastic)
     ends = [WorkerResult(rank="abcd".index(name), outcome=None, reason="the host h2 is lost") for name in lost]
     assert replacement.replace(ends, None)
@@ -72,14 +74,14 @@ def test_an_engine_of_another_host_that_was_lost_meanwhile_is_replaced():
 def of(cluster, told, elastic):
     """Return what replaces engines of `cluster`, for a run on all of them."""
     group = WorkerGroup(cluster, len(cluster.engine_ids))
-    found = EngineReplacement(group, restarts=Restarts(), renew=None, events=Bus(), tell=told.append, on_progress=print)
+    found = EngineReplacement(group, restarts=Restarts(), renew=lambda group: group, events=Bus(), tell=told.append, on_progress=print)
     found.elastic = elastic
     return found
 
 
 def test_ranks_that_move_up_stay_on_their_hosts():
     launcher = object.__new__(HostLauncher)
-    hosts = [SimpleNamespace(name=name) for name in "abcd"]
+    hosts: list[Any] = [SimpleNamespace(name=name) for name in "abcd"]
     launcher._at = {2: hosts[2], 0: hosts[0], 1: hosts[1], 3: hosts[3]}
     launcher.drop([0, 2])
     assert launcher._at == {0: hosts[1], 1: hosts[3]}

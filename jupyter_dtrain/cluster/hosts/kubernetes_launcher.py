@@ -71,7 +71,7 @@ def _job(options: ClusterOptions, name: str) -> Manifest:
     labels = {KubernetesJob.LABEL: name}
     resources = {"cpu": cpus_of(options, nodes), "memory": asked.mem and f"{asked.mem}i", "nvidia.com/gpu": asked.gpus}
     given = {resource: str(value) for resource, value in resources.items() if value is not None}
-    agent = {
+    agent: Manifest = {
         "name": CONTAINER,
         "command": [*agent_command(agent_python(options)), "$(JOB_COMPLETION_INDEX)"],
         "env": [{"name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": VARIABLE}}}],
