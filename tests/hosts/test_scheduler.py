@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from tests.hosts.conftest import opened
 from tests.hosts.test_several_hosts import SETUP, SHORT, TRAIN, assert_same, hosts_of, trained, waiting_for
 from tests.hosts.virtual_slurm import VirtualSlurm, why_no_slurm
 
@@ -171,3 +172,46 @@ def test_a_detached_run_whose_job_is_cancelled_fails_with_that(notebook, slurm):
     slurm.run("scancel", number)
     notebook.finish(cell)
     assert f"its job {number} was cancelled" in cell.error[1]
+
+
+@pytest.mark.long
+def test_a_job_that_is_requeued_is_told_and_the_run_goes_on_in_another(notebook, slurm):
+    """A file of the user's may let Slurm do that; agents that come later would find nobody."""
+    notebook.run("%distribute stop")
+    notebook.run(SETUP + TRAIN.format(epochs=10, pause=0))
+    wanted = trained(notebook)
+    notebook.run("open('requeue.sh', 'w').write('#SBATCH --requeue\\n')")
+    notebook.run(SETUP)
+    options = "--launcher slurm -n 2 --nodes 2 --launcher-config requeue.sh"
+    cell = notebook.start(f"%%distribute {options} --checkpoint-every 5\n{TRAIN.format(epochs=10, pause=0.1)}")
+    notebook.wait_for_stdout(cell, "epoch 2")
+    number = slurm.jobs()[0].split()[0]
+    slurm.run("scontrol", "requeue", number)
+    notebook.finish(cell)
+    assert cell.error[0] == "ClusterError"
+    assert f"its job {number} was requeued" in cell.error[1]
+    notebook.run("%distribute stop")
+    waiting_for(lambda: not slurm.jobs())
+    notebook.run("%distribute resume --launcher slurm -n 2 --nodes 2")
+    assert hosts_of(notebook) == ["h1", "h2"]
+    assert_same(notebook, wanted)
+
+
+@pytest.mark.long
+def test_a_detached_run_has_a_job_of_its_own_and_ends_it(notebook, slurm, lab, expected):
+    """The process of the run has asked for it: it outlives the kernel, and is over with the run."""
+    notebook.run("%distribute stop")
+    for node in (lab[1], lab[2]):
+        node.run(["mkdir", "/root/detached-job"])  # where the job's output goes
+    with opened(lab, "/root/detached-job") as first, opened(lab, "/root/detached-job") as second:
+        first.run(SETUP)
+        cell = first.start(f"%%distribute --detach --name far --launcher slurm --nodes 2 -n 2\n{TRAIN.format(epochs=2, pause=0.5)}")
+        first.wait_for_stdout(cell, "epoch 0")
+        (job,) = slurm.jobs()
+        first.process_in_host.kill()
+        cell = second.start("%distribute attach far")
+        second.finish(cell)
+        assert cell.ok, cell.traceback
+        assert_same(second, expected)
+        assert job.split()[1] == "RUNNING"
+        waiting_for(lambda: not slurm.jobs())
