@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import cast
+from unittest import mock
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from jupyter_dtrain.engine.comm import batch_ranks, meeting_place, process_group
+from jupyter_dtrain.engine.comm import meeting_place, process_group
 from jupyter_dtrain.engine.strategies.less_communication.compression import TYPES, CompressedGradients
+from jupyter_dtrain.options import Compress
 from tests.engine.ranks import Run
 
 LENGTH = 24
@@ -33,13 +38,15 @@ def wide() -> nn.Module:
 KINDS = {"wide": wide, "tables": Tables}
 
 
-def trained(run: Run, kind: str, compress: str, *, network: bool = False, scale: float = 1.0, half: bool = False, more: int = 0) -> dict:
+def trained(
+    run: Run, kind: str, compress: str, *, network: bool = False, scale: float = 1.0, half: bool = False, more: int = 0, offset: float = 0.0
+) -> dict:
     """Return what one pass leaves on this rank, the loss that the cell reads, and the bytes that the pass has exchanged."""
     torch.manual_seed(3)
     model = KINDS[kind]()
     if half:
         model = model.to(torch.float64)
-    inputs, said = torch.randn(LENGTH, 4, dtype=torch.float64 if half else torch.float32), []
+    inputs, said = torch.randn(LENGTH, 4, dtype=torch.float64 if half else torch.float32), list[str]()
     count, meet = 0, meeting_place.MeetingPlace._meet
 
     def counted(self, num_bytes, *rest):
@@ -47,26 +54,19 @@ def trained(run: Run, kind: str, compress: str, *, network: bool = False, scale:
         count += num_bytes
         return meet(self, num_bytes, *rest)
 
-    near = process_group.shared_memory
     training = run.training(model)
-    exchange = CompressedGradients(compress, said.append) if compress != "none" else None
+    exchange = CompressedGradients(cast("Compress", compress), said.append) if compress != "none" else None
     if exchange is not None:
         training.exchange_by(exchange)
-    with training.installed():
-        if network:
-            batch_ranks.process_group.shared_memory = lambda: None
-        meeting_place.MeetingPlace._meet = counted
-        try:
-            (x,) = training.share_out({"x": inputs}).values()
-            loss = F.mse_loss(model(x), x.sum(1, keepdim=True)) * scale
-            loss.backward()
-            counted_bytes, value = count, loss.item()
-            first = {name: p.grad.to_dense().clone() for name, p in model.named_parameters() if p.grad is not None}
-            for _ in range(more):
-                (F.mse_loss(model(x), x.sum(1, keepdim=True)) * scale * 1e-3).backward()
-        finally:
-            meeting_place.MeetingPlace._meet = meet
-            batch_ranks.process_group.shared_memory = near
+    far = mock.patch.object(process_group, "shared_memory", return_value=None) if network else nullcontext()
+    with training.installed(), far, mock.patch.object(meeting_place.MeetingPlace, "_meet", counted):
+        (x,) = training.share_out({"x": inputs}).values()
+        loss = F.mse_loss(model(x), x.sum(1, keepdim=True)) * scale + offset
+        loss.backward()
+        counted_bytes, value = count, loss.item()
+        first = {name: p.grad.to_dense().clone() for name, p in model.named_parameters() if p.grad is not None}
+        for _ in range(more):
+            (F.mse_loss(model(x), x.sum(1, keepdim=True)) * scale * 1e-3).backward()
     grads = {name: p.grad.to_dense() for name, p in model.named_parameters() if p.grad is not None}
     return {"grads": grads, "first": first, "value": value, "bytes": counted_bytes, "said": said}
 
@@ -98,8 +98,10 @@ def test_all_ranks_have_the_same_bits_near_those_of_the_exact_exchange(ranks, ki
         assert torch.equal(found[0]["grads"]["sparse.weight"], plain[0]["grads"]["sparse.weight"])
 
 
-def call(run: Run, kind: str, compress: str, network: bool, scale: float = 1.0, half: bool = False, more: int = 0) -> dict:
-    return trained(run, kind, compress, network=network, scale=scale, half=half, more=more)
+def call(
+    run: Run, kind: str, compress: str, network: bool, scale: float = 1.0, half: bool = False, more: int = 0, offset: float = 0.0
+) -> dict:
+    return trained(run, kind, compress, network=network, scale=scale, half=half, more=more, offset=offset)
 
 
 @pytest.mark.parametrize("network", [False, True])
@@ -128,6 +130,9 @@ def test_a_gradient_that_fp16_has_no_room_for_is_told_of(ranks, network):
         assert ["no numbers above 65,504" in line for line in found["said"]] and found["said"]
     for found in ranks.call(2, call, "wide", "bf16", network, 1e7):
         assert all(grad.isfinite().all() for grad in found["grads"].values())
+        assert not found["said"]
+    for found in ranks.call(2, call, "wide", "fp16", network, 1.0, False, 0, 1e6):  # a loss goes as it is, and is no gradient
+        assert found["value"] > 1e6
         assert not found["said"]
 
 

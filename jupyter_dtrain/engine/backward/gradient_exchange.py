@@ -14,7 +14,7 @@ from ..comm.shared_memory import SLOT
 
 SMALL = SLOT // 8
 """Bytes of a gradient that is put together with others."""
-BucketHook = Callable[[Any, dist.GradBucket], Future[torch.Tensor]]
+BucketHook = Callable[[Any, dist.GradBucket], Future[torch.Tensor]]  # type: ignore[name-defined]  # not in torch's own list of exports
 """As ``DistributedDataParallel.register_comm_hook`` takes it."""
 
 

@@ -12,7 +12,7 @@ beside the sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -105,7 +105,7 @@ class CompressedGradients(GradientExchange):
     def bucket_hook(self, slot: torch.Tensor | None) -> BucketHook:
         """Return what averages the buckets of PyTorch's reducer."""
 
-        def hook(_state: object, bucket: dist.GradBucket) -> Future[torch.Tensor]:
+        def hook(_state: object, bucket: Any) -> Future[torch.Tensor]:
             flat, num_ranks = bucket.buffer(), dist.get_world_size()
             value = next(
                 (grad for leaf, grad in zip(bucket.parameters(), bucket.gradients(), strict=True) if leaf is slot),
@@ -117,11 +117,13 @@ class CompressedGradients(GradientExchange):
             for gradient, before in added_to:
                 gradient.sub_(before)
             flat.div_(num_ranks)
-            sent = flat.to(self._type) if is_wide else flat
             apart = value.clone() if value is not None and is_wide else None  # the loss's, of which the cell reads all digits
+            if value is not None and is_wide:
+                value.zero_()  # it may be more than 16 bits have room for
+            sent = flat.to(self._type) if is_wide else flat
             works = [dist.all_reduce(one, async_op=True) for one in (sent, apart) if one is not None]
 
-            def decompress(_: object) -> torch.Tensor:
+            def decompress(_: object) -> Any:
                 if is_wide:
                     flat.copy_(sent)
                     self._look(flat)
@@ -134,7 +136,8 @@ class CompressedGradients(GradientExchange):
             done = collect_all([cast("dist.Work", work).get_future() for work in works])
             return cast("Future[torch.Tensor]", done.then(decompress))
 
-        hook.__annotations__ = {"bucket": dist.GradBucket, "return": Future[torch.Tensor]}  # PyTorch compares them, and not their text
+        # PyTorch compares annotations with these, and not their text.
+        hook.__annotations__ = {"bucket": vars(dist)["GradBucket"], "return": Future[torch.Tensor]}
         return hook
 
     def _look(self, mean: torch.Tensor) -> None:
