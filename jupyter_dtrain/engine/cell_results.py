@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..serialization.array_windows import Windows
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, restore, restore_all
 from ..serialization.custom_reduce import go_back
@@ -82,7 +83,7 @@ class CellResults:
         """
         bound, changes, states = self._bound(skip), self._changes(), self._states()
         try:
-            return self._pickled(*graphs_of(changes, bound, value, states)), {}
+            return self._pickled(changes, bound, value, states), {}
         except Exception:
             if go_back(lambda obj: self._checks().why_not(obj) is not None):
                 return self.pack(value, skip=skip)
@@ -90,9 +91,8 @@ class CellResults:
             not_sent = {name: reason for name, obj in bound.items() if (reason := self._checks().why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in not_sent}
             changes = self._checks().changes(changes, not_sent)
-            return self._pickled(
-                *graphs_of(changes, kept, None if self._checks().why_not(value) else value, self._checks().states(states))
-            ), not_sent
+            kept_value = None if self._checks().why_not(value) else value
+            return self._pickled(changes, kept, kept_value, self._checks().states(states)), not_sent
 
     # -- on the way --------------------------------------------------------------------------------------------------
 
@@ -203,12 +203,15 @@ class CellResults:
         whole: Callable[[Any], Any],
         elsewhere: Mapping[int, int],
     ) -> Packed:
-        packer = self._packer(whole, elsewhere)
-        for graph in graphs_of(changes, values[0], None, states):
-            packer.dump(graph)
-        packer.dump(values[1:])
-        packer.dump(trackable(packer.seen))
-        return packer.packed()
+        windows = _windows(changes)
+        while True:
+            packer = self._packer(whole, elsewhere, windows)
+            for graph in graphs_of(changes, values[0], None, states):
+                packer.dump(graph)
+            packer.dump(values[1:])
+            packer.dump(trackable(packer.seen))
+            if not windows.grow():
+                return packer.packed()
 
     # -- what there is -----------------------------------------------------------------------------------------------
 
@@ -234,15 +237,25 @@ class CellResults:
         kept = library_states(self.objects(), also=arrived(), but={state.place for state in self._librarys.states})
         return [*kept, *self._librarys.states]
 
-    def _pickled(self, *graphs: object) -> Packed:
-        packer = self._packer(None)
-        for graph in graphs:
-            packer.dump(graph)
-        return packer.packed()
+    def _pickled(self, changes: Changes, bound: Mapping[str, Any], value: object, states: Sequence[object]) -> Packed:
+        windows = _windows(changes)
+        while True:
+            packer = self._packer(None, windows=windows)
+            for graph in graphs_of(changes, bound, value, states):
+                packer.dump(graph)
+            if not windows.grow():
+                return packer.packed()
 
-    def _packer(self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None) -> Packer:
+    def _packer(
+        self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None, windows: Windows | None = None
+    ) -> Packer:
         packer = ResultPacker(
-            namespace=self.namespace, known=self._baseline.objects, storages=self._storages_kept(), whole=whole, elsewhere=elsewhere
+            namespace=self.namespace,
+            known=self._baseline.objects,
+            storages=self._storages_kept(),
+            whole=whole,
+            elsewhere=elsewhere,
+            windows=windows,
         )
         packer.refer(self._librarys.references)
         return packer
@@ -262,6 +275,13 @@ class CellResults:
             if Numbers.can_hold(tensor) and tensor.untyped_storage()._cdata == address:
                 found[address] = index
         return found
+
+
+def _windows(changes: Changes) -> Windows:
+    windows = Windows()
+    for new in changes.changed.values():
+        windows.leave(new.items)  # new numbers of an array that the reader has are no window into the old ones
+    return windows
 
 
 def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:

@@ -69,10 +69,13 @@ class SpanningTensors:
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
+        self._noted: set[int] = set()
 
     def note(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note one; return what stands for it."""
-        self.tensors.append(tensor)
+        """Note one; return what stands for it. What shares memory is packed, and so noted, a second time."""
+        if id(tensor) not in self._noted:
+            self._noted.add(id(tensor))
+            self.tensors.append(tensor)
         return torch.empty(0, dtype=tensor.dtype)
 
     def filled(self, wholes: Sequence[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:

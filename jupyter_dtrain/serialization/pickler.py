@@ -26,7 +26,8 @@ from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 
 from ..analysis.code_objects import original_code
-from .array_windows import PANDAS_BLOCKS, Windows, address
+from .array_windows import PANDAS_BLOCKS, Region, Windows
+from .known_memory import KnownMemory, place_of
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
 from .module_reducers import ModuleName
 from .python_reducers import with_annotations
@@ -74,7 +75,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
     elsewhere : mapping of int to int
         Storages whose bytes the reader is given otherwise, by their address: the number of each.
     windows : Windows, optional
-        What is known of arrays that share memory.
+        What is known of arrays and tensors that share memory.
     """
 
     def __init__(
@@ -95,7 +96,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self.buffers: list[Buffer] = []
         self.seen: list[object] = []
         self._leaf_index: dict[int, int] = {}
-        self._window_leaves: dict[int, int] = {}
+        self._window_leaves: dict[tuple[int, int], int] = {}
+        self._known_memory = KnownMemory(known, storages or {})
         self._keep: list[object] = []
         self._cells: dict[int, tuple[CellType, CellType]] = {}  # of closures, by their ids: with the empty one that is written in its place
         self._words = words
@@ -159,8 +161,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 reference = ("device", str(obj))
             if self._windows is not None and kind.__module__ == PANDAS_BLOCKS:
                 self._windows.leave(cast("Any", obj).values)
-            if type(obj) is np.ndarray and obj.dtype.kind in _NUMBERS and obj.dtype.itemsize and shared_tensor(obj) is None:
-                reference = self._window(obj) or ("array", self._array(obj))
+            if type(obj) is np.ndarray and obj.dtype.itemsize and shared_tensor(obj) is None:
+                reference = self._window(obj) or (("array", self._array(obj)) if obj.dtype.kind in _NUMBERS else None)
         self._references[key] = reference
         self.seen.append(obj)
         return reference
@@ -183,7 +185,14 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def _storage_or_known(self, storage: torch.UntypedStorage, dtype: torch.dtype) -> Reference:
         known = self._storages.get(storage._cdata)
-        return ("storage", (self._storage(storage), dtype)) if known is None else ("known storage", (known, dtype))
+        if known is not None:
+            return "known storage", (known, dtype)
+        if self._windows is not None:
+            if reference := self._known_memory.storage(storage):
+                return reference[0], (dtype, *reference[1])
+            if region := self._windows.region_of_storage(storage):
+                return "storage window", (dtype, self._region(region), storage.data_ptr() - region.begin, storage.nbytes())
+        return "storage", (self._storage(storage), dtype)
 
     def _storage(self, storage: torch.UntypedStorage) -> int:
         index = self._leaf_index.get(storage._cdata)
@@ -200,14 +209,20 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         return index
 
     def _window(self, array: np.ndarray[Any, Any]) -> Reference | None:
-        owner = self._windows.owner_of(array) if self._windows is not None else None
-        if owner is None:
+        if self._windows is None or self._windows.has_left(array):
             return None
-        index = self._window_leaves.get(owner.begin)
+        if reference := self._known_memory.array(array):
+            return reference
+        region = self._windows.region_of(array)
+        return None if region is None else ("window", (self._region(region), *place_of(array, region.begin)))
+
+    def _region(self, region: Region) -> int:
+        if region.storage is not None:
+            return self._storage(region.storage)
+        index = self._window_leaves.get((region.begin, region.end))
         if index is None:
-            index = self._window_leaves[owner.begin] = self._array(owner.memory())
-        place = (array.dtype.str, array.shape, array.strides, address(array) - owner.begin, array.flags.writeable)
-        return ("window", (index, *place))
+            index = self._window_leaves[region.begin, region.end] = self._array(region.memory())
+        return index
 
     def _array(self, array: np.ndarray[Any, Any]) -> int:
         order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from IPython import get_ipython
 
-from .array_windows import window
+from .array_windows import storage_window, window
+from .known_memory import known_arrays_storage, known_arrays_window
 from .library_objects import LIBRARYS
 from .library_placing import Placing
 from .pickler import NOTEBOOKS_OPEN, Packed, Reference
@@ -52,6 +53,7 @@ class Unpacker(pickle.Unpickler):
         self._known = known
         self._device_for = device_for
         self._made: dict[int, Any] = {}
+        self._windows: dict[tuple[Any, ...], torch.UntypedStorage] = {}
         self._devices: dict[Any, torch.device] = {}
         self._modules: dict[str, ModuleType] = {}
         self._librarys = Placing()
@@ -69,7 +71,8 @@ class Unpacker(pickle.Unpickler):
 
     def follow(self, other: Unpacker) -> None:
         """Go on with what `other` has made."""
-        self._made, self._devices, self._modules, self._librarys = other._made, other._devices, other._modules, other._librarys
+        self._made, self._windows, self._devices = other._made, other._windows, other._devices
+        self._modules, self._librarys = other._modules, other._librarys
 
     def persistent_load(self, pid: Reference) -> object:
         """Return what a reference stands for."""
@@ -94,14 +97,30 @@ class Unpacker(pickle.Unpickler):
         if kind == "array":
             return self._leaf(value)
         if kind == "window":
-            index, dtype, shape, strides, offset, writeable = value
-            return window(self._leaf(index), dtype, shape, strides, offset, writeable=writeable)
+            index, *place, writeable = value
+            return window(self._leaf(index), *place, writeable=writeable)
+        if kind == "known storage's window":
+            index, *place, writeable = value
+            return window(self._known[index].untyped_storage(), *place, writeable=writeable)
+        if kind == "known array's window":
+            index, layout, *place = value
+            return known_arrays_window(self._known[index], layout, tuple(place))
         if kind == "device":
             return self._devices.setdefault(value, self._device(torch.device(value)))
         if kind == "numbers":
             index, dtype, *place = value
             storage = self._leaf(index)
             return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, *place)
+        if kind in ("storage window", "known array's storage"):
+            dtype, index, *place = value
+            if (storage := self._windows.get((kind, *value))) is None:
+                if kind == "storage window":
+                    storage = storage_window(self._leaf(index), *place)
+                else:
+                    layout, *there = place
+                    storage = known_arrays_storage(self._known[index], layout, tuple(there))
+                self._windows[kind, *value] = storage
+            return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
         index, dtype = value
         storage = self._known[index].untyped_storage() if kind == "known storage" else self._leaf(index)
         return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)

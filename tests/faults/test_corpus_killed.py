@@ -61,7 +61,6 @@ def assert_same_where_one_dies(notebook: Notebook, cell: CorpusCell, rank: int, 
 
 
 NOT_YET = {
-    "kept_gradients": "an array that shares memory with a tensor has its own in another process",
     "wgan_gp": "a graph from before an inner loop, whose backward pass comes behind it, is lost with its engine",
 }
 

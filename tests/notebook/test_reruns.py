@@ -65,7 +65,6 @@ def test_a_part_of_a_tensor_that_is_changed_on_the_engines_changes_the_whole(not
     assert notebook.value("whole.tolist(), part.tolist(), array.tolist()") == ([1, 5, 5, 0], [5, 5], [1, 5, 5, 0])
 
 
-@pytest.mark.xfail(reason="an array and a tensor that share memory in the notebook do not on the engines")
 def test_an_array_that_shares_memory_with_a_tensor(notebook):
     notebook.run("whole = torch.zeros(4)\narray = whole.numpy()")
     notebook.run("%%distribute --engines 2\narray[3] = 7\nseen = whole[3].item()")

@@ -1,0 +1,155 @@
+"""The memory of arrays and tensors that the reader has: what else looks into it is written as a window into that, with no bytes."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .array_windows import Array, bounds, has_plain_memory, memory_at, window
+
+Layout = tuple[str, tuple[int, ...], tuple[int, ...]]
+Place = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
+
+
+@dataclass(frozen=True, order=True)
+class _Span:
+    begin: int
+    end: int
+    index: int
+    is_array: bool
+
+
+class KnownMemory:
+    """Where the memory of objects is that the reader has.
+
+    Parameters
+    ----------
+    known : sequence of object
+        In the reader's order.
+    storages : mapping of int to int
+        Storages that the reader has, by their address: the index of a tensor in `known` that has it.
+    """
+
+    def __init__(self, known: Sequence[object], storages: Mapping[int, int]) -> None:
+        self._known = known
+        self._storages = storages
+        self._found: tuple[list[_Span], list[_Span]] | None = None
+
+    def array(self, array: Array) -> tuple[str, Any] | None:
+        """Return the reference to what `array` is a window into."""
+        begin, end = bounds(array)
+        span = self._containing(begin, end)
+        return None if span is None else self._reference(span, place_of(array, span.begin))
+
+    def storage(self, storage: torch.UntypedStorage) -> tuple[str, Any] | None:
+        """Return the reference to the array that `storage` is a window into."""
+        if storage.device.type != "cpu" or not storage.nbytes() or storage.is_shared():
+            return None
+        begin = storage.data_ptr()
+        span = self._containing(begin, begin + storage.nbytes())
+        if span is None or not span.is_array:
+            return None
+        _, value = self._reference(span, ("|u1", (storage.nbytes(),), (1,), begin - span.begin, True))
+        return "known array's storage", value
+
+    def _reference(self, span: _Span, place: Place) -> tuple[str, Any]:
+        if not span.is_array:
+            return "known storage's window", (span.index, *place)
+        array: Any = self._known[span.index]
+        return "known array's window", (span.index, _layout(array), *place)
+
+    def _containing(self, begin: int, end: int) -> _Span | None:
+        spans, furthest = self._spans()
+        number = bisect_right(spans, begin, key=lambda span: span.begin)
+        found = furthest[number - 1] if number else None
+        return found if found is not None and end <= found.end else None
+
+    def _spans(self) -> tuple[list[_Span], list[_Span]]:
+        """Return where they are in the order of their first bytes, and for each the one up to it that reaches furthest."""
+        if self._found is None:
+            spans = [
+                _Span(*bounds(obj), index, is_array=True)
+                for index, obj in enumerate(self._known)
+                if type(obj) is np.ndarray and has_plain_memory(obj)
+            ]
+            for index in self._storages.values():
+                tensor: Any = self._known[index]
+                storage = tensor.untyped_storage()
+                if storage.device.type == "cpu" and storage.nbytes() and not storage.is_shared():
+                    spans.append(_Span(at := storage.data_ptr(), at + storage.nbytes(), index, is_array=False))
+            spans.sort()
+            furthest: list[_Span] = []
+            for span in spans:
+                furthest.append(span if not furthest or span.end > furthest[-1].end else furthest[-1])
+            self._found = spans, furthest
+        return self._found
+
+
+def place_of(array: Array, begin: int) -> Place:
+    """Return element type, shape, strides, offset from the address `begin` in bytes, and whether an array can be written to."""
+    dtype = array.dtype if array.dtype.names else array.dtype.str
+    return dtype, array.shape, array.strides, int(array.__array_interface__["data"][0]) - begin, array.flags.writeable
+
+
+def _layout(array: Array) -> Layout:
+    return array.dtype.str, array.shape, array.strides
+
+
+# -- at the reader -----------------------------------------------------------------------------------------------------
+
+
+def known_arrays_window(array: Array, layout: Layout, place: Place) -> Array:
+    """Return what looks into `array` as another one did elsewhere, where it had `layout`.
+
+    Raises
+    ------
+    ValueError
+        `array` has gaps here and had none there, and what looked into it there would not be a view of it here.
+    """
+    dtype, shape, strides, offset, writeable = place
+    if _layout(array) != layout:
+        offset, strides = _strided_as(array, layout, shape, strides, offset)
+    begin, end = bounds(array)
+    return window(memory_at(begin, end, (array,)), dtype, shape, strides, offset, writeable=writeable and array.flags.writeable)
+
+
+def known_arrays_storage(array: Array, layout: Layout, place: Place) -> torch.UntypedStorage:
+    """Return the storage of a tensor that looks into `array` as one did elsewhere."""
+    return torch.frombuffer(known_arrays_window(array, layout, place), dtype=torch.uint8).untyped_storage()
+
+
+def _strided_as(array: Array, layout: Layout, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> tuple[int, tuple[int, ...]]:
+    """Return offset and strides, in bytes, of a view in `array` where it was a view of the same elements of an array with `layout`."""
+    message = "it looks into an array of the notebook that lies otherwise in memory there: make it a copy (`.copy()`)"
+    dtype, sizes, there = layout
+    if dtype != array.dtype.str or sizes != array.shape or min(there, default=1) < 0:
+        raise ValueError(message)
+    order = sorted(range(len(sizes)), key=lambda dim: -there[dim])
+
+    def steps(distance: int) -> tuple[list[int], int]:
+        counts = [0] * len(sizes)
+        for dim in order:
+            if there[dim] and sizes[dim] > 1:
+                counts[dim], distance = divmod(distance, there[dim])
+        return counts, distance
+
+    first, rest = steps(offset)
+    low, high, new = list(first), list(first), []
+    inside = rest
+    for size, stride in zip(shape, strides, strict=True):
+        sign = -1 if stride < 0 else 1
+        counts, part = steps(abs(stride))
+        inside += part * (size - 1)
+        for dim, count in enumerate(counts):
+            reached = sign * count * (size - 1)
+            low[dim], high[dim] = low[dim] + min(0, reached), high[dim] + max(0, reached)
+        new.append(sign * (sum(count * here for count, here in zip(counts, array.strides, strict=True)) + part))
+    if inside >= array.itemsize or min(low, default=0) < 0 or any(most >= size for most, size in zip(high, sizes, strict=True)):
+        raise ValueError(message)
+    begin = int(array.__array_interface__["data"][0]) - bounds(array)[0]
+    return begin + sum(count * here for count, here in zip(first, array.strides, strict=True)) + rest, tuple(new)
