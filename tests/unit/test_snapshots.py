@@ -40,12 +40,16 @@ from jupyter_dtrain.transport.parcel import from_parcel
 from tests.fakes import FakeEmitter
 
 
-class Loops:
+class Places:
     def position(self) -> Position:
         return Position((FramePosition("cell", "<module>", 1, 0, 1, ()),))
 
     def values(self) -> list[dict[str, Any]]:
         return []
+
+
+class Loops:
+    places = Places()
 
 
 class Alone(Strategy):

@@ -33,7 +33,7 @@ def passed_through(order):
     shards = [Whole(number, parameter) for number, parameter in enumerate(stage.parameters())]
     pieces, ahead_of = Pieces(RANKS), []
     for rank in range(RANKS):
-        tensors = []
+        tensors: list[torch.Tensor] = []
         given = taken_apart(((torch.randn(2, WIDTH),), {}), tensors)
         pieces.compute(rank, KEY, [stage], shards, given, tensors, [False])
     with LiveBytes() as live:

@@ -197,15 +197,16 @@ class Pieces:
             for shard in piece.shards:
                 stack.enter_context(shard.computed_with())
             wanted = [*piece.inputs, *(shard.parameter for shard in piece.trained)]
-            found = [*_grad([out for out, _ in ends], wanted, [gradient for _, gradient in ends], retain_graph=keeps, allow_unused=True)]
+            outs, given = [out for out, _ in ends], [gradient for _, gradient in ends]
+            found: list[torch.Tensor | None] = [*_grad(outs, wanted, given, retain_graph=keeps, allow_unused=True)]
         own = found[len(piece.inputs) :]
         del found[len(piece.inputs) :]
         numbers = [shard.number for shard in piece.trained]
         of_key = self._sums.setdefault(key, _Sum())
         of_key.shards.update(zip(numbers, piece.trained, strict=True))
-        gradients = {number: gradient for number, gradient in zip(numbers, own, strict=True) if gradient is not None}
-        del own, wanted, ends
-        of_key.add(rank, gradients, self._factor)
+        to_add = {number: gradient for number, gradient in zip(numbers, own, strict=True) if gradient is not None}
+        del own, wanted, ends, outs, given
+        of_key.add(rank, to_add, self._factor)
         return found
 
     def missing_before(self, rank: int, key: Key) -> list[int]:
