@@ -13,6 +13,7 @@ from .cluster_options import ClusterOptions
 from .errors import UsageError
 from .parallel_dims import ParallelDims
 from .search import Range, Search
+from .shard_patterns import ShardPattern
 from .strategies import DEFAULT, Feature, find
 
 Semantics = Literal["global", "local"]
@@ -50,6 +51,7 @@ _NEEDS = {
     "balance": Feature.BALANCE,
     "compress": Feature.COMPRESSION,
     "verify": Feature.VERIFY,
+    "shard": Feature.NAMED_SHARDS,
     "elastic": Feature.ELASTIC,
     "best": Feature.BEST,
     "checkpoint_every": Feature.SNAPSHOT,
@@ -89,6 +91,8 @@ class RunOptions:
     mesh : ParallelDims, optional
         How many engines lie along each axis, which says how many there are and which strategy shares a model; by default all lie along the
         axis of the strategy.
+    shard : tuple of ShardPattern
+        How parameters are divided that these name, where a strategy divides parameters by name.
     split : tuple of str
         Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
     split_inputs : bool
@@ -153,6 +157,7 @@ class RunOptions:
     name: str | None = None
     strategy: str = DEFAULT
     mesh: ParallelDims | None = None
+    shard: tuple[ShardPattern, ...] = ()
     semantics: Semantics = "global"
     split: tuple[str, ...] = ()
     split_inputs: bool = False

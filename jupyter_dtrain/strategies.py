@@ -35,10 +35,15 @@ class Feature(Enum):
     ELASTIC = "batches that can be sharded over another number of engines"
     HYBRID = "groups of engines beside each other that each have all of a model"
     COMPRESSION = "gradients that engines exchange whole"
+    NAMED_SHARDS = "parameters that are divided by name"
     SNAPSHOT = "snapshots of the cell"
     BEST = "snapshots of the cell, to keep the best of"
     ROLLBACK = "snapshots of the cell, to go back to"
     PAUSE = "steps at whose end all engines wait"
+
+
+EVERYDAY = frozenset(Feature) - {Feature.NAMED_SHARDS}
+"""What strategies support that say nothing about it."""
 
 
 class Divided(Enum):
@@ -87,7 +92,7 @@ class StrategyInfo:
     name: str
     summary: str
     implementation: str
-    supports: frozenset[Feature] = frozenset(Feature)
+    supports: frozenset[Feature] = EVERYDAY
     axis: str | None = "dp"
     divides: frozenset[Divided] = frozenset()
     by_blocks: bool = False

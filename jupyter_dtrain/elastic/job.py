@@ -133,6 +133,7 @@ class CellJob(CellInput):
             "devices": options.cluster.devices,
             "strategy": options.strategy,
             "mesh": None if options.mesh is None else str(options.mesh),
+            "shard": " ".join(map(str, options.shard)) or None,
             "semantics": options.semantics,
             "batch_size": options.batch_size,
             "split": ",".join(options.split) or None,

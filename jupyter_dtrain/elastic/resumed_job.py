@@ -121,7 +121,8 @@ class ResumedJob:
         if self._strategy is not None:
             before = kept.options
             had = before.cluster if before.mesh is None and self._mesh is None else replace(before.cluster, num_engines=None)
-            changed = replace(before, strategy=self._strategy.name, mesh=self._mesh, cluster=had)
+            shard = before.shard if Feature.NAMED_SHARDS in self._strategy.supports else ()
+            changed = replace(before, strategy=self._strategy.name, mesh=self._mesh, cluster=had, shard=shard)
             kept = replace(kept, options=changed, strategy=self._strategy)
         missing = set(kept.surroundings.withheld)
         engines = options if kept.options.mesh is None else replace(options, num_engines=group.num_ranks)

@@ -10,6 +10,7 @@ from datetime import timedelta
 from ..options import Metric, RunOptions, View
 from ..parallel_dims import ParallelDims
 from ..search import Search
+from ..shard_patterns import ShardPattern
 from ..strategies import DEFAULT, available
 from .magic_arguments import MagicParser, add_cluster, cluster_of, parse, whole_number
 
@@ -81,6 +82,16 @@ def cell_parser() -> argparse.ArgumentParser:
         metavar="AXIS=N,…",
         help="engines along each axis; dp=2,pp=2 are two groups of engines, each with all of a model in two stages, dp=2,tp=2 two with its "
         "layers by columns (pp is of --strategy pipeline, tp of tensor, dp_shard of zero3); their product is the number of engines",
+    )
+    parser.add_argument(
+        "--shard",
+        action="extend",
+        nargs="+",
+        type=ShardPattern.parse,
+        default=[],
+        metavar="NAMES=HOW",
+        help="how parameters of these names, or of modules of these, are divided: '*.experts.*=col' along dim 0, row along dim 1, no not "
+        "at all (of --strategy tensor; default: by what is known of each class)",
     )
     parser.add_argument(
         "--semantics",
@@ -223,6 +234,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         name=found.name,
         strategy=found.strategy,
         mesh=found.mesh,
+        shard=tuple(found.shard),
         semantics=found.semantics,
         split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
         split_inputs=found.split_inputs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import product
 from math import prod
 from typing import Any
@@ -17,18 +17,22 @@ from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallel
 from jupyter_dtrain.engine.strategies.tensor_parallel.layer_parameter import LayerParameter
 from jupyter_dtrain.engine.strategies.tensor_parallel.layer_training import LayerTraining
 from jupyter_dtrain.engine.strategies.tensor_parallel.replicated_training import ReplicatedTraining
+from jupyter_dtrain.shard_patterns import ShardPattern
 from tests.engine.ranks import RankError, Run
 from tests.engine.test_zero3 import CLOSE, READERS, distance, run_connected
 from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
 
 
-def run_divided(run: Run, setup: str, cell: str, compare: str) -> dict[str, Any]:
+def run_divided(run: Run, setup: str, cell: str, compare: str, patterns: Sequence[str] = ()) -> dict[str, Any]:
     """Run `setup` as it is and `cell` as the rank's part of a run with its linear layers divided; plain on one rank."""
     shapes: list[Any] = []
     fetched: list[Any] = []
 
     def connect(training: DataParallelTraining, memory: SharedMemory) -> LayerTraining:
-        divided = LayerTraining(training, memory, say=run.notes.append, least=0)
+        divided = LayerTraining(
+            training, memory, say=run.notes.append, least=1 << 20 if patterns else 0, patterns=[*map(ShardPattern.parse, patterns)]
+        )
+        divided.store.named.check()
         for shard in divided.store.shards():
             shapes.append((shard.shape, tuple(shard.rows.shape)))
             shard.fetch = noted(shard, fetched)  # type: ignore[method-assign]

@@ -26,6 +26,7 @@ LEVELS = {
     "protocol": 2,
     "strategies": 2,
     "parallel_dims": 3,
+    "shard_patterns": 2,
     "search": 2,
     "api": 1,
     "analysis": 2,

@@ -16,6 +16,7 @@ from jupyter_dtrain.engine.strategies.base import Strategy, load_strategy
 from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.options import RunOptions
 from jupyter_dtrain.parallel_dims import ParallelDims, degrees_of
+from jupyter_dtrain.shard_patterns import ShardPattern
 from jupyter_dtrain.strategies import DEFAULT, Feature, StrategyInfo, available, find, register
 
 OTHER = StrategyInfo(name="other", summary="is another one", implementation="json:JSONDecoder")
@@ -90,6 +91,7 @@ GIVEN: dict[str, Any] = {
     "balance": "auto",
     "compress": "bf16",
     "verify": "first",
+    "shard": (ShardPattern("*.experts", "col"),),
     "elastic": (1, 2),
     "best": options.Metric("loss"),
     "checkpoint_every": 10,
@@ -101,7 +103,7 @@ GIVEN: dict[str, Any] = {
 @pytest.mark.parametrize("option", GIVEN)
 def test_an_option_that_a_strategy_does_not_support_is_refused_with_both_names(option):
     given = {option: GIVEN[option]}
-    RunOptions(**given)
+    RunOptions(strategy="tensor" if option == "shard" else "auto", **given)
     word = option.replace("_", "-")
     with pytest.raises(UsageError, match=f"--{word} needs .*, which --strategy none does not have: leave out one of the two"):
         RunOptions(strategy="none", **given)

@@ -1,12 +1,12 @@
 """A model cut into stages, each with its parameters, gradients and optimizer state on one rank (``--strategy pipeline``)."""
 
-from ....strategies import Divided, Feature, StrategyInfo, register
+from ....strategies import EVERYDAY, Divided, Feature, StrategyInfo, register
 
 INFO = StrategyInfo(
     name="pipeline",
     summary="cuts models into stages, one for each engine (GPipe), for models that no engine has room for and whose activations are small",
     implementation=f"{__name__}.strategy:Pipeline",
-    supports=frozenset(Feature) - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
+    supports=EVERYDAY - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
     axis="pp",
     divides=frozenset(Divided),
     by_blocks=True,

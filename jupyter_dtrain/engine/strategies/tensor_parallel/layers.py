@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ....shard_patterns import ShardPattern
 from ...comm.batch_ranks import BatchRanks
 from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform
@@ -30,6 +31,7 @@ from ..zero3.sharded_rows import SharedRows
 from .column_parallel import Columns, copy, gather, reduce, split
 from .layer_parameter import LayerParameter, rows_of
 from .linear_layers import is_linear, is_value
+from .named_shards import NamedShards
 from .pairs import PairCalls, is_worth_it
 from .replicated_training import check_same
 from .rules import pairs_of
@@ -44,6 +46,8 @@ class LayerStore(ParameterStore):
         Connects all ranks.
     batches : BatchRanks, optional
         The groups over which batches are sharded, and within which layers are divided. ``None``: there is one group.
+    patterns : sequence of ShardPattern
+        How parameters are divided that these name.
     options
         As of :class:`.ParameterStore`.
 
@@ -57,8 +61,11 @@ class LayerStore(ParameterStore):
 
     strategy = "tensor"
 
-    def __init__(self, memory: SharedMemory, *, batches: BatchRanks | None = None, **options: Any) -> None:
+    def __init__(
+        self, memory: SharedMemory, *, batches: BatchRanks | None = None, patterns: Sequence[ShardPattern] = (), **options: Any
+    ) -> None:
         super().__init__(memory, **options)
+        self.named = NamedShards(patterns)
         self._alike = memory if batches is None else batches.alike
         self._places = [memory.rank] if batches is None else batches.of_place(batches.alike.rank)
         self.collecting: frozenset[int] = frozenset()
@@ -76,10 +83,11 @@ class LayerStore(ParameterStore):
         """Divide the linear layers of `module`. Collective, where there are any that are not known."""
         if self._known.get(module):
             return
-        is_large = super()._is_wanted
+        self.named.look(module)
+        is_large = self._is_large
         layers = [[*part.parameters(recurse=False)] for part in modules_in(module) if is_linear(part)]
         self._layers = {id(parameter) for weight, *bias in layers if is_large(weight) for parameter in (weight, *bias)}
-        whole = self._find_pairs(module, is_large)
+        whole = self._find_pairs(module) | self._follow_names(module)
         super().adopt(module)
         known = self._layers | self._told | whole
         named: list[tuple[str, Any]] = list(module.named_parameters())
@@ -89,7 +97,29 @@ class LayerStore(ParameterStore):
         self._tell(module, [(name, "only linear layers are divided") for name, _ in rest])
         self._tell(module, [(name, "they have fewer rows than there are engines") for name in few])
 
-    def _find_pairs(self, module: nn.Module, is_large: Callable[[nn.Parameter], bool]) -> set[int]:
+    def _is_large(self, parameter: nn.Parameter) -> bool:
+        """Return whether a parameter is worth it, or named."""
+        how = self.named.how(parameter)
+        return super()._is_wanted(parameter) if how is None else how != "no" and parameter.dim() > (how == "row")
+
+    def _follow_names(self, module: nn.Module) -> set[int]:
+        """Have parameters be divided as they are named to be; return the ``id`` of those that are to be whole."""
+        whole: set[int] = set()
+        for part in modules_in(module):
+            for name, parameter in part._parameters.items():
+                how = None if parameter is None else self.named.how(parameter)
+                is_added = name == "bias" and is_linear(part) and id(part.weight) in self._by_rows  # where all is added up
+                if parameter is None or (how is None and not is_added):
+                    continue
+                if is_added or not self._is_large(parameter):
+                    whole.add(id(parameter))
+                else:
+                    self._layers.add(id(parameter))
+                    (self._by_rows.add if how == "row" else self._by_rows.discard)(id(parameter))
+        self._layers -= whole
+        return whole
+
+    def _find_pairs(self, module: nn.Module) -> set[int]:
         """Have the second layers of pairs be divided by rows; return the ``id`` of their biases, which are added where all is added up."""
         biases: set[int] = set()
         taken: set[int] = set()  # a weight has one place
@@ -97,7 +127,9 @@ class LayerStore(ParameterStore):
             for pair in pairs_of(part):
                 layers = (*pair.firsts, pair.second)
                 weights: list[Any] = [layer.weight for layer in layers if is_linear(layer)]
-                if len(weights) < len(layers) or not is_large(weights[0]) or not is_worth_it(weights, self.world_size):
+                if len(weights) < len(layers) or not self._is_large(weights[0]) or not is_worth_it(weights, self.world_size):
+                    continue
+                if not self.named.allows(weights[-1], "row") or not all(self.named.allows(weight, "col") for weight in weights[:-1]):
                     continue
                 ids = {id(weight) for weight in weights}
                 if len(ids) < len(weights) or ids & taken or any(self.shard_of(weight) is not None for weight in weights):

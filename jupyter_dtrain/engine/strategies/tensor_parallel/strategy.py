@@ -52,14 +52,26 @@ class TensorParallel(Zero3):
                 yield
                 return
             self._sharded = LayerTraining(
-                self._training, memory, batches=self._batches, say=say, least=self.least, homes=self._homes, arrived=self._objects
+                self._training,
+                memory,
+                batches=self._batches,
+                patterns=self.context.task.options.shard,
+                say=say,
+                least=self.least,
+                homes=self._homes,
+                arrived=self._objects,
             )
+            self._sharded.store.named.check()
             with self._sharded.installed():
                 yield
 
     def advise(self) -> None:
-        """Tell of a cell of which nothing was divided."""
-        if self._sharded is not None and not self._sharded.store.has_divided:
+        """Tell of a cell of which nothing was divided, and of names that it has not had."""
+        if self._sharded is None:
+            return
+        if (message := self._sharded.store.named.unmatched()) is not None:
+            self.context.reports.notes.say(message)
+        if not self._sharded.store.has_divided:
             self.context.reports.notes.say(
                 f"`--strategy tensor` has divided no layer: none has a weight of {size_text(self.least)} and more."
             )
