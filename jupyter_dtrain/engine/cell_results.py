@@ -13,22 +13,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..serialization.array_windows import Windows
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, restore, restore_all
 from ..serialization.custom_reduce import go_back
 from ..serialization.item_restore import items_of
-from ..serialization.leaves import Numbers, trackable
 from ..serialization.library_firsts import changed_objects
 from ..serialization.library_kinds import is_sent_home
-from ..serialization.library_objects import LibraryObjects
 from ..serialization.library_placing import librarys_objects
 from ..serialization.library_state import arrived, library_states
-from ..serialization.pickler import Packed, Packer
+from ..serialization.pickler import Packed
 from ..serialization.stand_ins import stands_for
 from ..serialization.staying_attributes import leave_to_classes
 from ..serialization.unpickler import Unpacker
-from .result_pickler import Changes, Head, ResultPacker, SpanningTensors, graphs_of
+from .result_packing import ResultPacking
+from .result_pickler import Changes, Head, SpanningTensors
 from .send_checks import CannotSave, SendChecks
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
@@ -63,8 +61,7 @@ class CellResults:
         self.namespace = namespace
         self._before = dict(namespace)
         self._baseline = Baseline(tracked)
-        self._storages = _storages_of(tracked)
-        self._librarys = LibraryObjects()  # that the cell has changed and that did not come with it
+        self._packing = ResultPacking(namespace, tracked)
 
     def objects(self) -> list[object]:
         """Return what came from the notebook, and the values of the cell's names."""
@@ -83,7 +80,7 @@ class CellResults:
         """
         bound, changes, states = self._bound(skip), self._changes(), self._states()
         try:
-            return self._pickled(changes, bound, value, states), {}
+            return self._packing.packed(changes, bound, value, states), {}
         except Exception:
             if go_back(lambda obj: self._checks().why_not(obj) is not None):
                 return self.pack(value, skip=skip)
@@ -92,7 +89,7 @@ class CellResults:
             kept = {name: obj for name, obj in bound.items() if name not in not_sent}
             changes = self._checks().changes(changes, not_sent)
             kept_value = None if self._checks().why_not(value) else value
-            return self._pickled(changes, kept, kept_value, self._checks().states(states)), not_sent
+            return self._packing.packed(changes, kept, kept_value, self._checks().states(states)), not_sent
 
     # -- on the way --------------------------------------------------------------------------------------------------
 
@@ -132,8 +129,13 @@ class CellResults:
         everything: list[dict[str, Any]] = [bound, *map(dict, extra)]
         missing: list[frozenset[str]] = [frozenset()] * len(everything)
         spanning = SpanningTensors()
+
+        def packed_with(whole: Callable[[Any], Any]) -> Packed:
+            values, *others = everything
+            return self._packing.packed(changes, values, None, states, extra=others, whole=whole, elsewhere=elsewhere)
+
         try:
-            packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
+            packed = packed_with(spanning.note)
         except Exception:
             if leave_to_classes(lambda obj: self._checks().why_not(obj, SpanningTensors().note) is not None):
                 return self.save(extra, gather=gather, skip=skip, elsewhere=elsewhere)
@@ -151,13 +153,13 @@ class CellResults:
             for name, reason in lost.items():
                 raise CannotSave(name, reason) from None
             spanning = SpanningTensors()
-            packed = self._packed_for_later(changes, states, everything, spanning.note, elsewhere)
+            packed = packed_with(spanning.note)
         # Only now that all of them are known: ranks that hold different ones must not begin to exchange them.
         wholes = gather(spanning.tensors)
         if wholes is None:
             return None
         if wholes:
-            packed = self._packed_for_later(changes, states, everything, spanning.filled(wholes), elsewhere)
+            packed = packed_with(spanning.filled(wholes))
         return Saved(packed, missing[0], missing[1:])
 
     def load(
@@ -195,24 +197,6 @@ class CellResults:
 
         return extra, objects, again
 
-    def _packed_for_later(
-        self,
-        changes: Changes,
-        states: list[Any],
-        values: list[dict[str, Any]],
-        whole: Callable[[Any], Any],
-        elsewhere: Mapping[int, int],
-    ) -> Packed:
-        windows = _windows(changes)
-        while True:
-            packer = self._packer(whole, elsewhere, windows)
-            for graph in graphs_of(changes, values[0], None, states):
-                packer.dump(graph)
-            packer.dump(values[1:])
-            packer.dump(trackable(packer.seen))
-            if not windows.grow():
-                return packer.packed()
-
     # -- what there is -----------------------------------------------------------------------------------------------
 
     def _bound(self, skip: Mapping[str, object]) -> dict[str, Any]:
@@ -229,66 +213,14 @@ class CellResults:
         for index in [index for index in found if id(self._baseline.objects[index]) in librarys]:
             attributes = {name: value for name, value in found[index].attributes.items() if is_sent_home(name, value)}
             found[index] = replace(found[index], attributes=attributes)
-        changed = {index: replace(new, replaced=self._is_elsewhere(new)) for index, new in found.items()}
+        changed = {index: replace(new, replaced=self._packing.is_elsewhere(new)) for index, new in found.items()}
         return Changes(changed, [name for name in self._before if name not in self.namespace])
 
     def _states(self) -> list[Any]:
-        self._librarys = changed_objects()
-        kept = library_states(self.objects(), also=arrived(), but={state.place for state in self._librarys.states})
-        return [*kept, *self._librarys.states]
-
-    def _pickled(self, changes: Changes, bound: Mapping[str, Any], value: object, states: Sequence[object]) -> Packed:
-        windows = _windows(changes)
-        while True:
-            packer = self._packer(None, windows=windows)
-            for graph in graphs_of(changes, bound, value, states):
-                packer.dump(graph)
-            if not windows.grow():
-                return packer.packed()
-
-    def _packer(
-        self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None, windows: Windows | None = None
-    ) -> Packer:
-        packer = ResultPacker(
-            namespace=self.namespace,
-            known=self._baseline.objects,
-            storages=self._storages_kept(),
-            whole=whole,
-            elsewhere=elsewhere,
-            windows=windows,
-        )
-        packer.refer(self._librarys.references)
-        return packer
+        librarys = changed_objects()
+        self._packing.references = librarys.references
+        kept = library_states(self.objects(), also=arrived(), but={state.place for state in librarys.states})
+        return [*kept, *librarys.states]
 
     def _checks(self) -> SendChecks:
-        return SendChecks(self._packer, objects=self._baseline.objects, before=self._before)
-
-    def _is_elsewhere(self, new: Contents) -> bool:
-        """Return whether a tensor has memory that no tensor of the notebook had."""
-        return isinstance(new.items, Numbers) and new.items.tensor.untyped_storage()._cdata not in self._storages
-
-    def _storages_kept(self) -> dict[int, int]:
-        """Return the storages that still are those of the notebook's tensors: ``w.data = …`` gives a tensor another one."""
-        found: dict[int, int] = {}
-        for address, (index, _) in self._storages.items():
-            tensor: Any = self._baseline.objects[index]
-            if Numbers.can_hold(tensor) and tensor.untyped_storage()._cdata == address:
-                found[address] = index
-        return found
-
-
-def _windows(changes: Changes) -> Windows:
-    windows = Windows()
-    for new in changes.changed.values():
-        windows.leave(new.items)  # new numbers of an array that the reader has are no window into the old ones
-    return windows
-
-
-def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:
-    """Return the storages of the tensors among `objects` by their address: the index of a tensor, and the storage, to be kept alive."""
-    found: dict[int, tuple[int, torch.UntypedStorage]] = {}
-    for index, obj in enumerate(objects):
-        if isinstance(obj, torch.Tensor) and Numbers.can_hold(obj):
-            storage = obj.untyped_storage()
-            found.setdefault(storage._cdata, (index, storage))
-    return found
+        return SendChecks(self._packing.packer, objects=self._baseline.objects, before=self._before)

@@ -35,7 +35,7 @@ def other_torch(lab):
 
 
 def not_installed(lab):
-    python = script(lab, "python-bare", 'set -- -S "$@"')
+    python = script(lab, "python-bare", 'set -- -E -S "$@"')
     return f"--hosts h2:1 --remote-python {python}"
 
 

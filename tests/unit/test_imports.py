@@ -67,6 +67,7 @@ ENGINE_ORDER = [
     "tensor",
     "rng",
     "result_pickler",
+    "result_packing",
     "send_checks",
     "cell_results",
     "backward",
