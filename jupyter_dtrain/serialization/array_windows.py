@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 Array = np.ndarray[Any, Any]
 PANDAS_BLOCKS = "pandas.core.internals.blocks"
@@ -126,6 +127,23 @@ def _overlapping(spans: list[tuple[int, int, Any]]) -> Iterable[tuple[int, int, 
         group, begin, end = [obj], first, behind
     if len(group) > 1:
         yield begin, end, group
+
+
+def storages_in_windows(objects: Iterable[object]) -> frozenset[int]:
+    """Return the addresses of the storages of tensors among `objects` into whose memory arrays, or other storages, look as well."""
+    storages: dict[int, torch.UntypedStorage] = {}
+    spans: list[tuple[int, int, Any]] = []
+    for obj in objects:
+        if isinstance(obj, np.ndarray):
+            if has_plain_memory(obj):
+                spans.append((*bounds(obj), obj))
+        elif isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided and obj.device.type == "cpu":
+            storage = obj.untyped_storage()
+            if storage.nbytes():
+                storages.setdefault(storage._cdata, storage)
+    spans += [(at := storage.data_ptr(), at + storage.nbytes(), storage) for storage in storages.values()]
+    members = [member for _, _, group in _overlapping(spans) for member in group]
+    return frozenset(member._cdata for member in members if isinstance(member, torch.UntypedStorage))
 
 
 def _region(begin: int, end: int, members: tuple[Any, ...]) -> Region:

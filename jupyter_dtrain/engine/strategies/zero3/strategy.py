@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch.nn.parameter import is_lazy
 
+from ....serialization.array_windows import storages_in_windows
 from ...comm.process_group import shared_memory
 from ...comm.shared_memory import SharedMemory
 from ...dedup import NOTHING_APART, Apart
@@ -37,7 +38,8 @@ class Zero3(DataParallel):
         super().begin(objects)
         self._thread = threading.get_ident()
         tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
-        self._homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors)
+        # What an array looks into as well has one more who holds it, and stays where that sees it.
+        self._homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors) - storages_in_windows(objects)
         self._objects = objects
 
     @contextmanager
