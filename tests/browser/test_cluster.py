@@ -38,7 +38,7 @@ def test_many_ranks_are_a_heat_map_and_rows_in_sight(open_lab):
     expect(lab.part("rank-times")).to_have_count(16)
     expect(lab.part("times")).to_contain_text("16 of 64 ranks")
     assert lab.cut_off() == []
-    assert lab.faults() == []
+    assert lab.faults_in_every_theme() == []
 
 
 def test_ranks_of_several_hosts_stand_below_their_host(open_lab):
@@ -56,4 +56,4 @@ def test_ranks_of_several_hosts_stand_below_their_host(open_lab):
         expect(ranks.first).to_contain_text(f"Rank {8 * number}")
         expect(ranks.first).not_to_contain_text("node-")
     assert lab.cut_off() == []
-    assert lab.faults() == []
+    assert lab.faults_in_every_theme() == []

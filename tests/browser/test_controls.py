@@ -33,7 +33,7 @@ def test_a_run_is_paused_goes_on_and_is_stopped_while_its_cell_runs(open_lab):
     assert lab.is_running(train)
     expect(lab.part("pause")).to_have_count(0)
     assert lab.cut_off() == []
-    assert lab.faults() == []
+    assert lab.faults_in_every_theme() == []
 
     # Going on.
     lab.part("resume").click()
