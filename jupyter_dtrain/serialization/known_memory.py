@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,10 +11,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from .array_windows import Array, bounds, has_plain_memory, memory_at, window
+from .array_windows import Array, address, bounds, has_plain_memory, memory_at, window
 
 Layout = tuple[str, tuple[int, ...], tuple[int, ...]]
 Place = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
+
+
+_AT_HOME: dict[int, tuple[weakref.ref[Array], tuple[int, ...]]] = {}
+"""Strides, where they came from, of arrays that had gaps there and have none here, by their ids."""
+
+
+def came_without_gaps(array: Array, strides: tuple[int, ...]) -> None:
+    """Know that `array` had these strides where it came from."""
+    key = id(array)
+    _AT_HOME[key] = weakref.ref(array, lambda _: _AT_HOME.pop(key, None)), strides
 
 
 @dataclass(frozen=True, order=True)
@@ -54,13 +65,16 @@ class KnownMemory:
         span = self._containing(begin, begin + storage.nbytes())
         if span is None or not span.is_array:
             return None
-        _, value = self._reference(span, ("|u1", (storage.nbytes(),), (1,), begin - span.begin, True))
-        return "known array's storage", value
+        found = self._reference(span, ("|u1", (storage.nbytes(),), (1,), begin - span.begin, True))
+        return None if found is None else ("known array's storage", found[1])
 
-    def _reference(self, span: _Span, place: Place) -> tuple[str, Any]:
+    def _reference(self, span: _Span, place: Place) -> tuple[str, Any] | None:
         if not span.is_array:
             return "known storage's window", (span.index, *place)
         array: Any = self._known[span.index]
+        at_home = _AT_HOME.get(id(array))
+        if at_home is not None and _strided_as(at_home[1], _layout(array), *place[1:4]) is None:
+            return None  # what is a view here is none of an array that has gaps
         return "known array's window", (span.index, _layout(array), *place)
 
     def _containing(self, begin: int, end: int) -> _Span | None:
@@ -109,12 +123,15 @@ def known_arrays_window(array: Array, layout: Layout, place: Place) -> Array:
     Raises
     ------
     ValueError
-        `array` has gaps here and had none there, and what looked into it there would not be a view of it here.
+        `array` lies otherwise in memory here, and what looked into it there would not be a view of it.
     """
     dtype, shape, strides, offset, writeable = place
-    if _layout(array) != layout:
-        offset, strides = _strided_as(array, layout, shape, strides, offset)
     begin, end = bounds(array)
+    if _layout(array) != layout:
+        found = _strided_as(array.strides, layout, shape, strides, offset) if _layout(array)[:2] == layout[:2] else None
+        if found is None:
+            raise ValueError("it looks into an array of the notebook that lies otherwise in memory there: make it a copy (`.copy()`)")
+        offset, strides = found[0] + address(array) - begin, found[1]
     return window(memory_at(begin, end, (array,)), dtype, shape, strides, offset, writeable=writeable and array.flags.writeable)
 
 
@@ -123,12 +140,16 @@ def known_arrays_storage(array: Array, layout: Layout, place: Place) -> torch.Un
     return torch.frombuffer(known_arrays_window(array, layout, place), dtype=torch.uint8).untyped_storage()
 
 
-def _strided_as(array: Array, layout: Layout, shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> tuple[int, tuple[int, ...]]:
-    """Return offset and strides, in bytes, of a view in `array` where it was a view of the same elements of an array with `layout`."""
-    message = "it looks into an array of the notebook that lies otherwise in memory there: make it a copy (`.copy()`)"
+def _strided_as(
+    here: tuple[int, ...], layout: Layout, shape: tuple[int, ...], strides: tuple[int, ...], offset: int
+) -> tuple[int, tuple[int, ...]] | None:
+    """Return offset from the first element, and strides, in bytes, of a view of an array with strides `here`.
+
+    They are those of the same elements as a view has of an array with `layout`; ``None``: there is no such view.
+    """
     dtype, sizes, there = layout
-    if dtype != array.dtype.str or sizes != array.shape or min(there, default=1) < 0:
-        raise ValueError(message)
+    if min(there, default=1) < 0:
+        return None
     order = sorted(range(len(sizes)), key=lambda dim: -there[dim])
 
     def steps(distance: int) -> tuple[list[int], int]:
@@ -148,8 +169,7 @@ def _strided_as(array: Array, layout: Layout, shape: tuple[int, ...], strides: t
         for dim, count in enumerate(counts):
             reached = sign * count * (size - 1)
             low[dim], high[dim] = low[dim] + min(0, reached), high[dim] + max(0, reached)
-        new.append(sign * (sum(count * here for count, here in zip(counts, array.strides, strict=True)) + part))
-    if inside >= array.itemsize or min(low, default=0) < 0 or any(most >= size for most, size in zip(high, sizes, strict=True)):
-        raise ValueError(message)
-    begin = int(array.__array_interface__["data"][0]) - bounds(array)[0]
-    return begin + sum(count * here for count, here in zip(first, array.strides, strict=True)) + rest, tuple(new)
+        new.append(sign * (sum(count * to for count, to in zip(counts, here, strict=True)) + part))
+    if inside >= np.dtype(dtype).itemsize or min(low, default=0) < 0 or any(most >= size for most, size in zip(high, sizes, strict=True)):
+        return None
+    return sum(count * to for count, to in zip(first, here, strict=True)) + rest, tuple(new)

@@ -162,7 +162,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
             if self._windows is not None and kind.__module__ == PANDAS_BLOCKS:
                 self._windows.leave(cast("Any", obj).values)
             if type(obj) is np.ndarray and obj.dtype.itemsize and shared_tensor(obj) is None:
-                reference = self._window(obj) or (("array", self._array(obj)) if obj.dtype.kind in _NUMBERS else None)
+                reference = self._window(obj) or (("array", (self._array(obj), _gaps(obj))) if obj.dtype.kind in _NUMBERS else None)
         self._references[key] = reference
         self.seen.append(obj)
         return reference
@@ -234,3 +234,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self.leaves.append(leaf)
         self.buffers.append(buffer)
         return len(self.leaves) - 1
+
+
+def _gaps(array: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
+    """Return the strides of an array that is written without its gaps."""
+    return None if array.flags.c_contiguous or array.flags.f_contiguous else array.strides

@@ -14,7 +14,7 @@ import torch
 from IPython import get_ipython
 
 from .array_windows import storage_window, window
-from .known_memory import known_arrays_storage, known_arrays_window
+from .known_memory import came_without_gaps, known_arrays_storage, known_arrays_window
 from .library_objects import LIBRARYS
 from .library_placing import Placing
 from .pickler import NOTEBOOKS_OPEN, Packed, Reference
@@ -95,7 +95,11 @@ class Unpacker(pickle.Unpickler):
         if kind == "open":
             return NOTEBOOKS_OPEN
         if kind == "array":
-            return self._leaf(value)
+            index, strides = value
+            array = self._leaf(index)
+            if strides is not None:
+                came_without_gaps(array, strides)
+            return array
         if kind == "window":
             index, *place, writeable = value
             return window(self._leaf(index), *place, writeable=writeable)

@@ -42,6 +42,12 @@ MADE = {
         "y += 100; z[0] = 1",
         "big, x, y, z",
     ),
+    "what is a copy of an array with gaps": (
+        "big = np.arange(60.0).reshape(6, 10); x = big[::3, ::3]",
+        "y = np.array(x.tolist()).reshape(-1); t = torch.from_numpy(np.ascontiguousarray(x)); y[0] = 1",
+        "t[0] = 5; y[1] = 2",
+        "y",
+    ),
     "by columns": ("a = np.asfortranarray(np.arange(12.0).reshape(3, 4))", "c = a[1:, 2]", "c[:] = 0; a[0] = 1", "a, c"),
     "changed as well": ("a = np.zeros(5)", "v = a[1:3]; v += 4; a *= 2", "a += 1; v[0] = 0", "a, v"),
     "in the notebook's container": ("a = np.zeros(5); kept = {}", "kept['v'] = a[2:]", "kept['v'][0] = 3; a[4] = 1", "a, kept"),
@@ -148,3 +154,10 @@ def test_what_is_made_anew_each_time_is_packed_a_few_times():
         if not windows.grow():
             break
     assert 1 < len(kept) < 6
+
+
+@pytest.mark.parametrize("made", ["x.reshape(-1)", "torch.from_numpy(x)", "x.ravel()[2:]", "torch.from_numpy(x)[1].numpy()"])
+def test_a_view_that_is_none_at_home_comes_as_a_copy(made, notebook):
+    """An array with wide gaps is sent without them: what is a view of it there may be none of the notebook's."""
+    notebook.plain("import numpy as np, torch\nbig = np.arange(60.0).reshape(6, 10); x = big[::3, ::3]")
+    assert notebook.distribute(f"y = {made}; x += 1\ny.tolist()") == notebook.plain("y.tolist()")
