@@ -89,17 +89,16 @@ class Windows:
 
     def region_of_storage(self, storage: torch.UntypedStorage) -> Region | None:
         """Return the memory that `storage` is a window into; ``None``: it is written by itself."""
-        if storage.device.type != "cpu" or not storage.nbytes() or storage.is_shared():
+        if not is_private(storage):
             return None
         self._storages[storage._cdata] = storage
-        begin = storage.data_ptr()
-        region = self._containing(begin, begin + storage.nbytes())
+        region = self._containing(*storage_bounds(storage))
         return None if region is None or (region.storage is not None and region.storage._cdata == storage._cdata) else region
 
     def grow(self) -> bool:
         """Take in what has been seen to share memory; return whether that is more than was known."""
         spans: list[tuple[int, int, Any]] = [(*bounds(array), array) for array in self._arrays.values()]
-        spans += [(at := storage.data_ptr(), at + storage.nbytes(), storage) for storage in self._storages.values()]
+        spans += [(*storage_bounds(storage), storage) for storage in self._storages.values()]
         groups = list(_overlapping(spans)) if self._arrays or len(self._storages) > 1 else []
         if all(self._containing(begin, end) is not None for begin, end, _ in groups):
             return False
@@ -141,14 +140,14 @@ def storages_in_windows(objects: Iterable[object]) -> frozenset[int]:
             storage = obj.untyped_storage()
             if storage.nbytes():
                 storages.setdefault(storage._cdata, storage)
-    spans += [(at := storage.data_ptr(), at + storage.nbytes(), storage) for storage in storages.values()]
+    spans += [(*storage_bounds(storage), storage) for storage in storages.values()]
     members = [member for _, _, group in _overlapping(spans) for member in group]
     return frozenset(member._cdata for member in members if isinstance(member, torch.UntypedStorage))
 
 
 def _region(begin: int, end: int, members: tuple[Any, ...]) -> Region:
     storages = [obj for obj in members if isinstance(obj, torch.UntypedStorage)]
-    if len(storages) == 1 and storages[0].data_ptr() == begin and storages[0].nbytes() == end - begin:
+    if len(storages) == 1 and storage_bounds(storages[0]) == (begin, end):
         return Region(begin, end, members, storages[0])
     first = min((obj for obj in members if not isinstance(obj, torch.UntypedStorage)), key=lambda array: bounds(array)[0], default=None)
     if first is not None and bounds(first)[0] == begin:
@@ -182,6 +181,17 @@ def bounds(array: Array) -> tuple[int, int]:
         begin += min(0, (size - 1) * stride)
         end += max(0, (size - 1) * stride)
     return begin, end + array.itemsize
+
+
+def is_private(storage: torch.UntypedStorage) -> bool:
+    """Return whether a storage is bytes in this process's memory: no device's, and none that processes share."""
+    return storage.device.type == "cpu" and storage.nbytes() > 0 and not storage.is_shared()
+
+
+def storage_bounds(storage: torch.UntypedStorage) -> tuple[int, int]:
+    """Return the addresses of the first byte of a storage, and of the one behind its last."""
+    begin = storage.data_ptr()
+    return begin, begin + storage.nbytes()
 
 
 def address(array: Array) -> int:

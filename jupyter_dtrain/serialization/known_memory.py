@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .array_windows import Array, address, bounds, has_plain_memory, memory_at, window
+from .array_windows import Array, address, bounds, has_plain_memory, is_private, memory_at, storage_bounds, window
 
 Layout = tuple[str, tuple[int, ...], tuple[int, ...]]
 Place = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
@@ -59,10 +59,10 @@ class KnownMemory:
 
     def storage(self, storage: torch.UntypedStorage) -> tuple[str, Any] | None:
         """Return the reference to the array that `storage` is a window into."""
-        if storage.device.type != "cpu" or not storage.nbytes() or storage.is_shared():
+        if not is_private(storage):
             return None
-        begin = storage.data_ptr()
-        span = self._containing(begin, begin + storage.nbytes())
+        begin, end = storage_bounds(storage)
+        span = self._containing(begin, end)
         if span is None or not span.is_array:
             return None
         found = self._reference(span, ("|u1", (storage.nbytes(),), (1,), begin - span.begin, True))
@@ -94,8 +94,8 @@ class KnownMemory:
             for index in self._storages.values():
                 tensor: Any = self._known[index]
                 storage = tensor.untyped_storage()
-                if storage.device.type == "cpu" and storage.nbytes() and not storage.is_shared():
-                    spans.append(_Span(at := storage.data_ptr(), at + storage.nbytes(), index, is_array=False))
+                if is_private(storage):
+                    spans.append(_Span(*storage_bounds(storage), index, is_array=False))
             spans.sort()
             furthest: list[_Span] = []
             for span in spans:
@@ -107,7 +107,7 @@ class KnownMemory:
 def place_of(array: Array, begin: int) -> Place:
     """Return element type, shape, strides, offset from the address `begin` in bytes, and whether an array can be written to."""
     dtype = array.dtype if array.dtype.names else array.dtype.str
-    return dtype, array.shape, array.strides, int(array.__array_interface__["data"][0]) - begin, array.flags.writeable
+    return dtype, array.shape, array.strides, address(array) - begin, array.flags.writeable
 
 
 def _layout(array: Array) -> Layout:
@@ -130,7 +130,7 @@ def known_arrays_window(array: Array, layout: Layout, place: Place) -> Array:
     if _layout(array) != layout:
         found = _strided_as(array.strides, layout, shape, strides, offset) if _layout(array)[:2] == layout[:2] else None
         if found is None:
-            raise ValueError("it looks into an array of the notebook that lies otherwise in memory there: make it a copy (`.copy()`)")
+            raise ValueError("it is a view of an array of the notebook, which has another memory layout there: return a copy (`.copy()`)")
         offset, strides = found[0] + address(array) - begin, found[1]
     return window(memory_at(begin, end, (array,)), dtype, shape, strides, offset, writeable=writeable and array.flags.writeable)
 
