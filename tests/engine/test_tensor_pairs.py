@@ -35,6 +35,36 @@ class LlamaMLP(nn.Module):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 LlamaMLP.__module__ = "transformers.models.llama.modeling_llama"
 """
+PLANNED = """
+class Config:
+    base_model_tp_plan = {"layers.*.mlp.wide": "colwise", "layers.*.mlp.narrow": "rowwise", "layers.*.attention": "sequence_parallel"}
+class MLP(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.act, self.narrow, self.dropout = nn.Linear(8, 22), nn.GELU(), nn.Linear(22, 8), nn.Dropout(0.2)
+    def forward(self, x):
+        return self.dropout(self.narrow(self.act(self.wide(x))))
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.mlp = nn.LayerNorm(8), MLP()
+    def forward(self, x):
+        return x + self.mlp(self.norm(x))
+class Base(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.config, self.layers = Config(), nn.ModuleList(Layer() for _ in range(2))
+    def forward(self, x):
+        for layer in self.layers: x = layer(x)
+        return x
+class Net(nn.Module):
+    _tp_plan = {"head": "colwise_rep"}
+    def __init__(self):
+        super().__init__()
+        self.config, self.model, self.head = Config(), Base(), nn.Linear(8, 10)
+    def forward(self, x):
+        return self.head(self.model(x))
+"""
 OPTIMIZER = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)\n"
 
 
@@ -63,6 +93,7 @@ class Net(nn.Module):
 """,
 )
 MODELS["decoder"] = DECODER
+MODELS["planned"] = model("Net()", PLANNED)
 MODELS["weight_norm"] = MODELS["gated"].replace("optimizer =", "nn.utils.parametrizations.weight_norm(model[2].down_proj)\noptimizer =")
 
 
@@ -104,7 +135,12 @@ def test_two_layers_that_are_given_the_same_exchange_one_gradient_of_it(ranks):
     assert ranks.call(2, count, setup, ONE_STEP) == [[("reduce", 8), ("reduce", 8)]] * 2
 
 
-@pytest.mark.parametrize(("kind", "num_ranks"), some([("Sequential", 2), ("gated", 3), ("encoder", 3)], MODELS, (2, 3, 4)))
+def test_a_plan_of_a_class_makes_pairs(ranks):
+    found = ranks.call(2, count, MODELS["planned"], ONE_STEP)[0]
+    assert found == [("reduce", 8), ("reduce", 8), ("gather", 10), *[("reduce", 8)] * 3]
+
+
+@pytest.mark.parametrize(("kind", "num_ranks"), some([("Sequential", 2), ("gated", 3), ("planned", 3)], MODELS, (2, 3, 4)))
 def test_training_with_pairs(ranks, kind, num_ranks):
     check(ranks, num_ranks, MODELS[kind], LOOP)
 

@@ -34,7 +34,7 @@ from .linear_layers import is_linear, is_value
 from .named_shards import NamedShards
 from .pairs import PairCalls, is_worth_it
 from .replicated_training import check_same
-from .rules import pairs_of
+from .rules import has_rule, pairs_of, planned_pairs
 
 
 class LayerStore(ParameterStore):
@@ -123,22 +123,23 @@ class LayerStore(ParameterStore):
         """Have the second layers of pairs be divided by rows; return the ``id`` of their biases, which are added where all is added up."""
         biases: set[int] = set()
         taken: set[int] = set()  # a weight has one place
-        for part in modules_in(module):
-            for pair in pairs_of(part):
-                layers = (*pair.firsts, pair.second)
-                weights: list[Any] = [layer.weight for layer in layers if is_linear(layer)]
-                if len(weights) < len(layers) or not self._is_large(weights[0]) or not is_worth_it(weights, self.world_size):
-                    continue
-                if not self.named.allows(weights[-1], "row") or not all(self.named.allows(weight, "col") for weight in weights[:-1]):
-                    continue
-                ids = {id(weight) for weight in weights}
-                if len(ids) < len(weights) or ids & taken or any(self.shard_of(weight) is not None for weight in weights):
-                    continue
-                taken |= ids
-                self._by_rows.add(id(weights[-1]))
-                self._layers |= ids
-                biases |= {id(bias) for bias in pair.second._parameters.values() if bias is not None and id(bias) not in ids}
-                self._pairs.know(part)
+        by_rule = [(part, pair) for part in modules_in(module) for pair in pairs_of(part)]
+        planned = [(part, pair) for part, pair in planned_pairs(module) if not has_rule(part)]
+        for part, pair in (*by_rule, *planned):
+            layers = (*pair.firsts, pair.second)
+            weights: list[Any] = [layer.weight for layer in layers if is_linear(layer)]
+            if len(weights) < len(layers) or not self._is_large(weights[0]) or not is_worth_it(weights, self.world_size):
+                continue
+            if not self.named.allows(weights[-1], "row") or not all(self.named.allows(weight, "col") for weight in weights[:-1]):
+                continue
+            ids = {id(weight) for weight in weights}
+            if len(ids) < len(weights) or ids & taken or any(self.shard_of(weight) is not None for weight in weights):
+                continue
+            taken |= ids
+            self._by_rows.add(id(weights[-1]))
+            self._layers |= ids
+            biases |= {id(bias) for bias in pair.second._parameters.values() if bias is not None and id(bias) not in ids}
+            self._pairs.know(part, None if has_rule(part) else pair)
         biases -= {id(part.bias) for part in modules_in(module) if is_linear(part) and id(part.weight) not in self._by_rows}
         self._layers -= biases
         return biases

@@ -60,12 +60,13 @@ class PairCalls:
 
     def __init__(self, layers: Layers) -> None:
         self._layers = layers
-        self._blocks: IdentityMap[bool] = IdentityMap()
+        self._blocks: IdentityMap[list[Pair]] = IdentityMap()  # with those that no rule says, but a plan
         self._block: _BlockCall | None = None  # whose submodules are called now
 
-    def know(self, block: nn.Module) -> None:
-        """Note that a module has a pair."""
-        self._blocks.set(block, True)
+    def know(self, block: nn.Module, planned: Pair | None = None) -> None:
+        """Note that a module has a pair, by its rule or, if one is given, by a plan."""
+        pairs = self._blocks.get(block) or self._blocks.set(block, [])
+        pairs += [] if planned is None else [planned]
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the call of a module in a model. Collective, where it is part of a pair."""
@@ -83,9 +84,11 @@ class PairCalls:
             self._block = outer
 
     def _begun(self, module: nn.Module) -> _BlockCall | None:
-        if not self._blocks.get(module) or is_watched():
+        planned = self._blocks.get(module)
+        if planned is None or is_watched():
             return None
-        usable = [(pair, shards) for pair in pairs_of(module) if (shards := self._shards_of(pair)) is not None]
+        pairs = [pair for pair in planned if all(any(part is one for one in module.children()) for part in (*pair.firsts, pair.second))]
+        usable = [(pair, shards) for pair in (*pairs_of(module), *pairs) if (shards := self._shards_of(pair)) is not None]
         return _BlockCall(module, self._layers, usable) if usable else None
 
     def _shards_of(self, pair: Pair) -> list[LayerParameter] | None:

@@ -53,6 +53,11 @@ def register(rule: Rule) -> None:
     _RULES[rule.kind] = rule
 
 
+def has_rule(module: nn.Module) -> bool:
+    """Return whether there is a rule for a module's class."""
+    return any(f"{base.__module__}.{base.__qualname__}" in _RULES for base in type(module).__mro__)
+
+
 def pairs_of(module: nn.Module) -> Sequence[Pair]:
     """Return the pairs that the rule of a module's class finds in it."""
     for base in type(module).__mro__:
