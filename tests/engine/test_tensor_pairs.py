@@ -35,6 +35,32 @@ class LlamaMLP(nn.Module):
         return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
 LlamaMLP.__module__ = "transformers.models.llama.modeling_llama"
 """
+ATTENTION = """
+class Config:
+    num_attention_heads, num_key_value_heads, _attn_implementation = 12, 6, "sdpa"
+class LlamaAttention(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.config, self.head_dim, self.attention_dropout = Config(), 2, 0.0
+        self.q_proj, self.k_proj, self.v_proj = nn.Linear(size, 24, bias=False), nn.Linear(size, 12), nn.Linear(size, 12)
+        self.o_proj, self.shapes = nn.Linear(24, size), []
+    def forward(self, x, past_key_values=None):
+        shape = (*x.shape[:-1], -1, self.head_dim)
+        q, k, v = (p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
+        if past_key_values is not None: past_key_values.append(k)
+        k, v = (z.repeat_interleave(2, 1) for z in (k, v))
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        return self.o_proj(out.reshape(*x.shape[:-1], -1))
+LlamaAttention.__module__ = "transformers.models.llama.modeling_llama"
+"""
+CACHED = """
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention, self.head = LlamaAttention(8), nn.Linear(8, 10)
+    def forward(self, x, cache=None):
+        return self.head(self.attention(x, past_key_values=cache))
+"""
 PLANNED = """
 class Config:
     base_model_tp_plan = {"layers.*.mlp.wide": "colwise", "layers.*.mlp.narrow": "rowwise", "layers.*.attention": "sequence_parallel"}
@@ -94,6 +120,7 @@ class Net(nn.Module):
 )
 MODELS["decoder"] = DECODER
 MODELS["planned"] = model("Net()", PLANNED)
+MODELS["attention"] = model("nn.Sequential(LlamaAttention(8), nn.LayerNorm(8), LlamaAttention(8), nn.Linear(8, 10))", ATTENTION)
 MODELS["weight_norm"] = MODELS["gated"].replace("optimizer =", "nn.utils.parametrizations.weight_norm(model[2].down_proj)\noptimizer =")
 
 
@@ -135,12 +162,25 @@ def test_two_layers_that_are_given_the_same_exchange_one_gradient_of_it(ranks):
     assert ranks.call(2, count, setup, ONE_STEP) == [[("reduce", 8), ("reduce", 8)]] * 2
 
 
+def test_attention_by_heads_exchanges_one_sum_each_way(ranks):
+    setup = model("nn.Sequential(nn.LayerNorm(8), LlamaAttention(8), nn.LayerNorm(8))", ATTENTION).replace("(0, 10,", "(0, 8,")
+    assert ranks.call(2, count, setup, ONE_STEP) == [[("reduce", 8), ("reduce", 8)]] * 2
+    assert ("gather", 24) in ranks.call(4, count, setup, ONE_STEP)[0]  # 6 heads of keys
+
+
+def test_a_cache_gets_all_heads(ranks):
+    setup = model("Cached()", ATTENTION + CACHED)
+    check(ranks, 2, setup, LOOP + "cache = []\nlosses += [model(X, cache).sum().item(), cache[0].shape[1], cache[0].sum().item()]\n")
+
+
 def test_a_plan_of_a_class_makes_pairs(ranks):
     found = ranks.call(2, count, MODELS["planned"], ONE_STEP)[0]
     assert found == [("reduce", 8), ("reduce", 8), ("gather", 10), *[("reduce", 8)] * 3]
 
 
-@pytest.mark.parametrize(("kind", "num_ranks"), some([("Sequential", 2), ("gated", 3), ("planned", 3)], MODELS, (2, 3, 4)))
+@pytest.mark.parametrize(
+    ("kind", "num_ranks"), some([("Sequential", 2), ("gated", 3), ("planned", 3), ("attention", 3)], MODELS, (2, 3, 4))
+)
 def test_training_with_pairs(ranks, kind, num_ranks):
     check(ranks, num_ranks, MODELS[kind], LOOP)
 

@@ -34,7 +34,7 @@ from .linear_layers import is_linear, is_value
 from .named_shards import NamedShards
 from .pairs import PairCalls, is_worth_it
 from .replicated_training import check_same
-from .rules import has_rule, pairs_of, planned_pairs
+from .rules import pairs_of, planned_pairs, rule_of
 
 
 class LayerStore(ParameterStore):
@@ -124,11 +124,11 @@ class LayerStore(ParameterStore):
         biases: set[int] = set()
         taken: set[int] = set()  # a weight has one place
         by_rule = [(part, pair) for part in modules_in(module) for pair in pairs_of(part)]
-        planned = [(part, pair) for part, pair in planned_pairs(module) if not has_rule(part)]
+        planned = [(part, pair) for part, pair in planned_pairs(module) if rule_of(part) is None]
         for part, pair in (*by_rule, *planned):
             layers = (*pair.firsts, pair.second)
             weights: list[Any] = [layer.weight for layer in layers if is_linear(layer)]
-            if len(weights) < len(layers) or not self._is_large(weights[0]) or not is_worth_it(weights, self.world_size):
+            if len(weights) < len(layers) or not self._is_large(weights[0]) or not is_worth_it(weights, self.world_size, pair.heads):
                 continue
             if not self.named.allows(weights[-1], "row") or not all(self.named.allows(weight, "col") for weight in weights[:-1]):
                 continue
@@ -139,7 +139,7 @@ class LayerStore(ParameterStore):
             self._by_rows.add(id(weights[-1]))
             self._layers |= ids
             biases |= {id(bias) for bias in pair.second._parameters.values() if bias is not None and id(bias) not in ids}
-            self._pairs.know(part, None if has_rule(part) else pair)
+            self._pairs.know(part, pair if rule_of(part) is None else None)
         biases -= {id(part.bias) for part in modules_in(module) if is_linear(part) and id(part.weight) not in self._by_rows}
         self._layers -= biases
         return biases

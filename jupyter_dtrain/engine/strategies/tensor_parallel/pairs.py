@@ -21,7 +21,7 @@ from ...tensor.ops.operands import blank_like
 from .column_parallel import Columns, copy
 from .layer_parameter import LayerParameter
 from .linear_layers import is_linear, is_value
-from .rules import Pair, pairs_of
+from .rules import Pair, pairs_of, rule_of
 
 _OF_TORCH = ("torch.utils.checkpoint", "torch.utils._device")
 
@@ -39,7 +39,7 @@ class Layers(Protocol):
         """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
 
 
-def is_worth_it(weights: Sequence[nn.Parameter], num_ranks: int) -> bool:
+def is_worth_it(weights: Sequence[nn.Parameter], num_ranks: int, heads: Sequence[int] = ()) -> bool:
     """Return whether layers fit together, and less is exchanged where the last of them is computed by rows.
 
     Of each sample the ranks then add up what comes out, instead of putting together what is between and what comes out, and adding up the
@@ -47,7 +47,16 @@ def is_worth_it(weights: Sequence[nn.Parameter], num_ranks: int) -> bool:
     """
     *firsts, second = weights
     width, num_out = second.shape[1], second.shape[0]
-    return width >= num_ranks and all(first.shape[0] == width for first in firsts) and num_out < 3 * width * len(firsts)
+    return width >= num_ranks and _fit(firsts, width, num_ranks, heads) and num_out < 3 * sum(first.shape[0] for first in firsts)
+
+
+def _fit(firsts: Sequence[Any], width: int, num_ranks: int, heads: Sequence[int]) -> bool:
+    """Return whether what each rank computes with the first layers is what belongs to its rows of the second one."""
+    if heads:
+        return firsts[0].shape[0] == width and all(
+            number % num_ranks == 0 and first.shape[0] % number == 0 for number, first in zip(heads, firsts, strict=True)
+        )
+    return all(first.shape[0] == width for first in firsts)
 
 
 class PairCalls:
@@ -70,7 +79,7 @@ class PairCalls:
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the call of a module in a model. Collective, where it is part of a pair."""
-        outer, self._block = self._block, self._begun(module)
+        outer, self._block = self._block, self._begun(module, args, kwargs)
         try:
             if outer is not None:
                 found = outer.call(module, args, kwargs)
@@ -83,9 +92,12 @@ class PairCalls:
         finally:
             self._block = outer
 
-    def _begun(self, module: nn.Module) -> _BlockCall | None:
+    def _begun(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _BlockCall | None:
         planned = self._blocks.get(module)
         if planned is None or is_watched():
+            return None
+        rule = rule_of(module)
+        if rule is not None and not rule.holds_for(module, args, kwargs):
             return None
         pairs = [pair for pair in planned if all(any(part is one for one in module.children()) for part in (*pair.firsts, pair.second))]
         usable = [(pair, shards) for pair in (*pairs_of(module), *pairs) if (shards := self._shards_of(pair)) is not None]
@@ -100,7 +112,7 @@ class PairCalls:
         found = [shard for shard in shards if shard is not None]
         if len(found) < len(layers) or [shard.dim for shard in found] != [0] * len(pair.firsts) + [1]:
             return None
-        return found if all(shard.shape[0] == found[-1].shape[1] for shard in found[:-1]) else None
+        return found if _fit(found[:-1], found[-1].shape[1], len(found[-1].shares), pair.heads) else None
 
 
 class _BlockCall:

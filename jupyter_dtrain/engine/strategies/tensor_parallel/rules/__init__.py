@@ -4,7 +4,7 @@ A file makes a :class:`.Rule` of each class that it knows and registers it, by t
 """
 
 from . import huggingface, sequential, transformer_layers  # noqa: F401  # each registers its own
-from .rule import Pair, Rule, has_rule, pairs_of, register
+from .rule import Pair, Rule, pairs_of, register, rule_of
 from .tp_plan import planned_pairs
 
-__all__ = ["Pair", "Rule", "has_rule", "pairs_of", "planned_pairs", "register"]
+__all__ = ["Pair", "Rule", "pairs_of", "planned_pairs", "register", "rule_of"]

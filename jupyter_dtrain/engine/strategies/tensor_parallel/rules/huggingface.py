@@ -1,9 +1,15 @@
-"""The MLPs of Hugging Face's transformers: ``down_proj(act_fn(gate_proj(x)) * up_proj(x))``."""
+"""Layers of Hugging Face's transformers: MLPs, ``down_proj(act_fn(gate_proj(x)) * up_proj(x))``, and attention by heads.
+
+Attention is one where nobody gets to see the heads: without a cache, which keeps keys and values, and by PyTorch's own function, which
+returns no weights.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
 from torch import nn
 
 from .elementwise import is_elementwise
@@ -28,3 +34,33 @@ def _gated(module: nn.Module) -> Sequence[Pair]:
 
 for _model, _name in _GATED.items():
     register(Rule(f"transformers.models.{_model}.modeling_{_model}.{_name}", _gated))
+
+
+# ``num_heads`` is an attribute of versions that do not take the number of heads from what they are given.
+
+
+def _attention(module: nn.Module) -> Sequence[Pair]:
+    parts = [getattr(module, f"{name}_proj", None) for name in "qkvo"]
+    config = getattr(module, "config", None)
+    heads = [getattr(config, name, None) for name in ("num_attention_heads", "num_key_value_heads")]
+    layers = [part for part in parts if isinstance(part, nn.Module)]
+    counts = [number for number in heads if isinstance(number, int) and number > 0]
+    if len(layers) < len(parts) or len(counts) < len(heads) or hasattr(module, "num_heads"):
+        return ()
+    return [Pair(tuple(layers[:3]), (), layers[3], heads=(counts[0], counts[1], counts[1]))]
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(isinstance(part, torch.Tensor) for part in value)
+    return value is None or isinstance(value, torch.Tensor | bool | int | float | str)
+
+
+def _shows_no_heads(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    has_cache = not all(map(_is_plain, (*args, *kwargs.values())))  # by which name it is given is not the same in all versions
+    draws = module.training and getattr(module, "attention_dropout", 1.0)
+    return not has_cache and not draws and getattr(module.config, "_attn_implementation", None) == "sdpa"
+
+
+for _model, _name in {"llama": "LlamaAttention", "mistral": "MistralAttention", "qwen2": "Qwen2Attention"}.items():
+    register(Rule(f"transformers.models.{_model}.modeling_{_model}.{_name}", _attention, holds_for=_shows_no_heads))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
@@ -19,11 +20,15 @@ class Pair:
     between : tuple of nn.Module
         What their results go through, each number by itself.
     second : nn.Module
+    heads : tuple of int
+        Of an attention: how many heads each of `firsts` computes, of which each rank is to have as many as the others. Empty: each number
+        of what is between belongs to one of `second`'s columns.
     """
 
     firsts: tuple[nn.Module, ...]
     between: tuple[nn.Module, ...]
     second: nn.Module
+    heads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,11 +43,14 @@ class Rule:
         Returns the pairs of a module of that class, of its own submodules.
     methods : tuple of str
         Which of its methods the rule is about: a class derived from it that has another one is not meant.
+    holds_for : callable
+        Looks whether the pairs are some in a call with such arguments.
     """
 
     kind: str
     pairs: Callable[[nn.Module], Sequence[Pair]]
     methods: tuple[str, ...] = ("forward",)
+    holds_for: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], bool] = lambda _module, _args, _kwargs: True
 
 
 _RULES: dict[str, Rule] = {}
@@ -53,16 +61,16 @@ def register(rule: Rule) -> None:
     _RULES[rule.kind] = rule
 
 
-def has_rule(module: nn.Module) -> bool:
-    """Return whether there is a rule for a module's class."""
-    return any(f"{base.__module__}.{base.__qualname__}" in _RULES for base in type(module).__mro__)
+def rule_of(module: nn.Module) -> Rule | None:
+    """Return the rule for a module's class, or for one that it is derived from."""
+    return next((rule for base in type(module).__mro__ if (rule := _RULES.get(f"{base.__module__}.{base.__qualname__}"))), None)
 
 
 def pairs_of(module: nn.Module) -> Sequence[Pair]:
     """Return the pairs that the rule of a module's class finds in it."""
-    for base in type(module).__mro__:
-        rule = _RULES.get(f"{base.__module__}.{base.__qualname__}")
-        if rule is not None:
-            is_meant = all(getattr(type(module), name) is getattr(base, name) and name not in vars(module) for name in rule.methods)
-            return rule.pairs(module) if is_meant else ()
-    return ()
+    rule = rule_of(module)
+    if rule is None:
+        return ()
+    base = next(base for base in type(module).__mro__ if f"{base.__module__}.{base.__qualname__}" == rule.kind)
+    is_meant = all(getattr(type(module), name) is getattr(base, name) and name not in vars(module) for name in rule.methods)
+    return rule.pairs(module) if is_meant else ()
