@@ -42,7 +42,9 @@ def _plan_of(module: nn.Module) -> dict[str, str]:
 
 
 def _pair_in(module: nn.Module, plan: Mapping[int, str]) -> Pair | None:
-    firsts, between, seconds = [], [], []
+    firsts: list[nn.Module] = []
+    between: list[nn.Module] = []
+    seconds: list[nn.Module] = []
     for part in module._modules.values():
         how = plan.get(id(part))
         if part is None:
