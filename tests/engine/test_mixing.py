@@ -296,3 +296,42 @@ def test_a_layer_that_takes_the_batch_for_a_sequence_is_told_of(ranks):
     assert note.startswith(
         "The `LSTM` (line 46, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
     )
+
+
+FILLED = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+class Filling(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+    def forward(self, x, kept=None, named=None, deep=None):
+        y = self.layer(x)
+        if kept is not None: kept.append(y)
+        if named is not None: named[len(named)] = y
+        if deep is not None: deep["lists"][-1].append(y)
+        return y
+model = Filling()
+X = torch.randn(8, 3)
+loader = DataLoader(TensorDataset(X), batch_size=4)
+"""
+FILL = """
+kept, named, deep, aside = [], {}, {"lists": [[], []]}, []
+same = deep["lists"][1]
+model(X, kept, named=named, deep=deep)
+with torch.no_grad(): model(X[:5], kept)
+for (x,) in loader:
+    model(x, kept, named=named)
+    model(X.sum() + (x - x.detach()).sum() + X, aside, deep=deep)
+sums = [[value.sum().item() for value in values] for values in (kept, named.values(), aside, *deep["lists"])]
+sums.append(same is deep["lists"][1])
+"""
+
+
+def test_what_a_model_puts_into_a_list_of_the_cell_is_there(ranks):
+    """On a share of a batch, and on what every rank has whole, which a cache of keys in evaluation is made of."""
+    expected = ranks.call(1, run_plain, FILLED, FILL, "sums")[0]["compared"]
+    assert [len(part) for part in expected[:5]] == [4, 3, 2, 0, 3]
+    for found in ranks.call(2, run_notebook, FILLED, FILL, "sums", {"global_draws": True, "global_batchnorm": True}):
+        assert not apart(found["compared"], expected)

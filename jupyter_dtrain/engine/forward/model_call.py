@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from ..comm.transforms import outside_transforms
 from ..module_tree import OF_ALL_MODULES, has_hooks
@@ -112,7 +111,7 @@ class ModelCalls:
 
     def full_tensor(self, values: Any) -> Any:
         """Return `values` with the tensors in them that span the ranks as wholes. A collective."""
-        return values if self._view is None else pytree.tree_map(self._view.full_tensor, values)
+        return values if self._view is None else self._view.arguments.full(values)
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `original`, the module's own call, as the cell's call of a model if it is one."""

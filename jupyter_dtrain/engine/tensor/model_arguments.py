@@ -21,6 +21,10 @@ class _Unrelated(Exception):
     """It cannot be told which part of a model's argument goes with the rank's part of another."""
 
 
+def _is_plain(values: Any) -> bool:
+    return not any(isinstance(value, GlobalTensor) for value in pytree.tree_leaves(values))
+
+
 class ModelArguments:
     """Makes of a model's arguments the rank's own.
 
@@ -41,21 +45,28 @@ class ModelArguments:
         """
         args, kwargs = values
         if self._rules.transforms:
-            return pytree.tree_map(self._rules.full_tensor, values), None
+            return self.full(values), None
         if len(args) == 1 and not kwargs and type(args[0]) is GlobalTensor and isinstance(args[0].placement, Shard):
             return ((self._own(args[0], args[0].placement),), kwargs), args[0].placement
         leaves, tree = pytree.tree_flatten(values)
         shards = [value.placement for value in leaves if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard)]
         if not shards:
-            return pytree.tree_unflatten([self._rules.full_tensor(value) for value in leaves], tree), None
+            return self.full(values), None
         placement = shards[0]
         try:
             if any(other.share != placement.share for other in shards):
                 raise _Unrelated
             own = [self._own(value, placement) for value in leaves]
         except _Unrelated:
-            return pytree.tree_unflatten([self._rules.full_tensor(value) for value in leaves], tree), None
+            return self.full(values), None
         return pytree.tree_unflatten(own, tree), placement
+
+    def full(self, values: Any) -> Any:
+        """Return `values` with what spans the ranks whole; a list or dict in which nothing does is the cell's own, for a model to fill."""
+        return pytree.tree_map(self._full, values, is_leaf=_is_plain)
+
+    def _full(self, value: Any) -> Any:
+        return self._rules.full_tensor(value) if isinstance(value, GlobalTensor) else value
 
     def _own(self, value: Any, placement: Shard) -> Any:
         if isinstance(value, GlobalTensor):
