@@ -45,15 +45,23 @@ for epoch in range(4):
 """
 
 
-@pytest.fixture
-def notebook(new_notebook):
-    notebook = new_notebook()
-    notebook.run(IMPORTS + SETUP)
+@pytest.fixture(scope="module")
+def opened(module_notebook):
+    notebook = module_notebook()
+    notebook.run(IMPORTS)
     return notebook
 
 
+@pytest.fixture
+def notebook(opened):
+    opened.run(SETUP)
+    return opened
+
+
 def steps_on_disk(folder: Path) -> list[int]:
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("dtrain-runs/*/checkpoints/step-*"))
+    """Return the steps of the last run that checkpoints are there of."""
+    last = max(folder.glob("dtrain-runs/*/checkpoints"), key=lambda path: path.stat().st_mtime)
+    return sorted(int(path.name.removeprefix("step-")) for path in last.glob("step-*"))
 
 
 @pytest.mark.parametrize(

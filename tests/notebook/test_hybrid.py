@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import in_turn
-from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 from tests.notebook.test_zero3 import (
     CELL,
@@ -22,12 +21,12 @@ STAGES, COLUMNS = "--mesh dp=2,pp=2", "--mesh dp=2,tp=2"
 
 
 @pytest.fixture(scope="module")
-def notebook(module_notebook):
-    """One with four engines running."""
-    notebook = module_notebook()
-    notebook.run(IMPORTS)
-    notebook.run("%distribute start -n 4 --device cpu")
-    return notebook
+def notebook(shared_notebook):
+    """The shared one, with four engines running."""
+    shared_notebook.run("%distribute start -n 4 --device cpu")
+    yield shared_notebook
+    shared_notebook.end_running()
+    shared_notebook.run("%distribute start -n 3 --device cpu")
 
 
 def test_cell_after_cell_in_any_strategy(notebook):
