@@ -36,7 +36,7 @@ def in_turn(more, few, share=1):
     return [pytest.param(a, b, marks=() if (i + j) % len(few) < share else pytest.mark.long) for (i, a), (j, b) in pairs]
 
 
-AS_ONE = ("tests/browser/", "tests/hosts/")
+AS_ONE = ("tests/browser/", "tests/hosts/", "tests/faults/")
 """Folders whose tests are run by one process, one after the other."""
 
 
@@ -75,7 +75,7 @@ def pytest_xdist_make_scheduler(config, log):
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         """Gives a process whole files, whose tests share kernels and clusters, and of some folders all.
 
-        Two browsers at once would be too much for a machine, and so would two labs of hosts.
+        Two browsers at once would be too much for a machine, and so would two labs of hosts; tests that kill share their notebooks.
         """
 
         def _split_scope(self, nodeid):

@@ -7,6 +7,7 @@ import pytest
 from tests.faults.control_groups import ControlGroups, why_none
 from tests.faults.disturbed import Disturbed
 from tests.notebook.conftest import module_notebook, new_notebook, nothing_left_running, package_notebook
+from tests.notebook.test_corpus import DRAW_WHEN_IMPORTED
 
 __all__ = ["module_notebook", "new_notebook", "nothing_left_running", "package_notebook"]
 
@@ -24,6 +25,14 @@ def three(package_notebook):
 @pytest.fixture(scope="package")
 def four(package_notebook):
     return Disturbed(package_notebook(), 4)
+
+
+@pytest.fixture(scope="package")
+def corpus_notebook(package_notebook):
+    """One that runs cells as tests/notebook/test_corpus.py does, on two engines."""
+    notebook = package_notebook()
+    notebook.run(f"{DRAW_WHEN_IMPORTED}%load_ext jupyter_dtrain\n%distribute start -n 2 --device cpu")
+    return notebook
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ class Disturbed:
     """A notebook whose cell is disturbed, on `engines` engines, after another `setup` perhaps; `options` are those of its own run."""
 
     def __init__(self, notebook: Notebook, engines: int, setup: str = SETUP, *, options: str = "") -> None:
-        self.notebook, self.engines, self._options = notebook, engines, options
+        self.notebook, self.engines, self._setup, self._options = notebook, engines, setup, options
         notebook.run(IMPORTS + setup)
         notebook.run(f"%distribute start -n {engines} --device cpu")
         self.printed = self.go().stdout
@@ -120,6 +120,15 @@ class Disturbed:
         batches = notebook.value("used")
         for epoch in range(6):
             assert sorted(index for batch in batches[epoch * 25 :][:25] for index in batch) == list(range(396))
+
+    @contextlib.contextmanager
+    def another(self, setup: str = SETUP, *, options: str = "") -> Iterator[Disturbed]:
+        """Yield one of another setup, or other options, in the same notebook: this one's is as it was afterwards."""
+        try:
+            yield Disturbed(self.notebook, self.engines, setup, options=options)
+        finally:
+            self.notebook.end_running()
+            self.notebook.run(IMPORTS + self._setup)
 
     def start(self, options: str = "") -> Cell:
         """Begin the cell."""

@@ -14,26 +14,19 @@ import pytest
 from tests.faults import mortal
 from tests.notebook.corpus_cells import CELLS, CorpusCell
 from tests.notebook.kernel import SESSION, Notebook
-from tests.notebook.test_corpus import DRAW_WHEN_IMPORTED, PLAIN, difference, run
+from tests.notebook.test_corpus import PLAIN, difference, run
 
 MORTAL = "__import__('tests.faults.mortal', fromlist=['count'])"
 ENGINE = f"{SESSION}.get().cluster.client[{SESSION}.get().cluster.engine_ids[{{}}]]"
 
 
-@pytest.fixture(scope="module")
-def opened(module_notebook):
-    notebook = module_notebook()
-    notebook.run(DRAW_WHEN_IMPORTED + "%load_ext jupyter_dtrain\n%distribute start -n 2 --device cpu")
-    return notebook
-
-
 @pytest.fixture
-def notebook(opened):
-    yield opened
-    opened.end_running()
-    opened.value(f"{MORTAL}.live()")
-    opened.run("%distribute start -n 2 --device cpu")
-    opened.value(f"{SESSION}.get().cluster.view.apply_sync({MORTAL}.live)")
+def notebook(corpus_notebook):
+    yield corpus_notebook
+    corpus_notebook.end_running()
+    corpus_notebook.value(f"{MORTAL}.live()")
+    corpus_notebook.run("%distribute start -n 2 --device cpu")
+    corpus_notebook.value(f"{SESSION}.get().cluster.view.apply_sync({MORTAL}.live)")
 
 
 def last_step(notebook: Notebook) -> tuple[str, int]:

@@ -14,15 +14,17 @@ from tests.notebook.kernel import difference
 
 
 @pytest.fixture(scope="module")
-def divided(module_notebook):
-    """Return a notebook whose cell comes to the same bits each time under this strategy: layers are added up in its own order."""
-    return Disturbed(module_notebook(), 2, options="--strategy tensor")
+def divided(two):
+    """A notebook whose cell comes to the same bits each time under this strategy: layers are added up in its own order."""
+    with two.another(options="--strategy tensor") as run:
+        yield run
 
 
 def test_the_cell_comes_to_what_it_comes_to_with_all_of_it_on_each_engine(divided, two):
     divided.go()
+    found = divided.notebook.value(ROUNDED)
     two.go()
-    assert difference(divided.notebook.value(ROUNDED), two.notebook.value(ROUNDED)) is None
+    assert difference(found, two.notebook.value(ROUNDED)) is None
 
 
 @pytest.mark.long

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.faults.test_corpus_killed import assert_same_where_one_dies, notebook, opened
+from tests.faults.test_corpus_killed import assert_same_where_one_dies, notebook
 from tests.notebook.corpus_cells import CorpusCell
 
-__all__ = ["notebook", "opened"]  # fixtures
+__all__ = ["notebook"]  # a fixture
 
 SETUP = """
 import contextlib, types

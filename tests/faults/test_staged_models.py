@@ -13,8 +13,9 @@ LAYERS = SETUP.replace("nn.BatchNorm1d", "nn.LayerNorm")  # so that activations 
 
 
 @pytest.fixture(scope="module")
-def staged(module_notebook):
-    return Disturbed(module_notebook(), 2, LAYERS)
+def staged(two):
+    with two.another(LAYERS) as run:
+        yield run
 
 
 @pytest.fixture(scope="module")
