@@ -12,7 +12,7 @@ from torch import nn
 from torch.autograd import grad as _grad
 
 from ...rng.streams import OtherStreams
-from ..zero3.parameter import ParameterShard
+from ..zero3.parameter_shard import ParameterShard
 from .handed_values import NotSent, joined, taken_apart
 
 

@@ -15,7 +15,7 @@ from ...comm.collectives import all_gather
 from ...comm.shared_memory import SharedMemory
 from ...timing import COMMUNICATION, Counted
 from ..zero3.gradients import ShardedGradients, ShardedReduction
-from ..zero3.parameter import ParameterShard
+from ..zero3.parameter_shard import ParameterShard
 from ..zero3.sharded_rows import quiet
 from .calls import StageCalls
 from .handover import Handover

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ...tensor.placement_types import GlobalTensor, Shard, from_local
-from ..zero3.parameter import ParameterShard
+from ..zero3.parameter_shard import ParameterShard
 from ..zero3.sharded_rows import SharedRows, quiet
 
 

@@ -18,7 +18,7 @@ from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.batch_shard import BatchShard, share_of
 from ..zero3.eligibility import why_not, why_replicated
-from ..zero3.parameter import ParameterShard
+from ..zero3.parameter_shard import ParameterShard
 from ..zero3.parameter_store import ParameterStore
 from ..zero3.sharded_rows import SharedRows
 from .calls import LOCAL, StageCalls

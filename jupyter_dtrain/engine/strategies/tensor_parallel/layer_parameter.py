@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...timing import COMMUNICATION, Counted
-from ..zero3.parameter import ParameterShard
+from ..zero3.parameter_shard import ParameterShard
 from ..zero3.sharded_rows import SharedRows, quiet
 from .column_parallel import Columns, apply, gather
 

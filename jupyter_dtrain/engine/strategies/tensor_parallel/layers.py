@@ -25,7 +25,7 @@ from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform
 from ...module_tree import modules_in
 from ...tensor.rank0_guard import alone_now
-from ..zero3.parameter import ParameterShard
+from ..zero3.parameter_shard import ParameterShard
 from ..zero3.parameter_store import ParameterStore
 from ..zero3.sharded_rows import SharedRows
 from .column_parallel import Columns, copy, gather, reduce, split

@@ -16,7 +16,8 @@ from ....system.patches import patched
 from ...tensor.placement_types import GlobalTensor
 from ...tensor.view import TRANSFORMS
 from ...user_frames import is_users
-from .parameter import ParameterShard, Zero3Parameter, name_of
+from .parameter import Zero3Parameter, name_of
+from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .sharded_rows import quiet
 

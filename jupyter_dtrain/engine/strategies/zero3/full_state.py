@@ -17,7 +17,7 @@ import torch
 from ...dedup import Apart, Held, shared_out
 from ...timing import COMMUNICATION, Counted
 from .optimizers import ShardedSteps
-from .parameter import ParameterShard
+from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .sharded_rows import give_back, quiet
 
@@ -114,14 +114,14 @@ class FullState:
         Where others were writing, there is again what came from the notebook.
         """
         shards, sharded = self._store.shards(), self._steps.sharded()
-        if self._store.is_consistent():
+        if self._store.writes.is_consistent():
             self._steps.make_whole()
             for shard in shards:
                 with quiet():
                     if shard.gradient is not None:
                         shard.set_gradient(None)
                 self._store.remove(shard, None)
-            if self._store.is_consistent():
+            if self._store.writes.is_consistent():
                 return True
         for _, _, key, kept, _, old in sharded:
             kept.pop(key, None)

@@ -38,6 +38,7 @@ class GradientRows(ABC):
     rows: torch.Tensor
 
     def __init__(self) -> None:
+        super().__init__()
         self._gradient: torch.Tensor | None = None
         self._gradient_view: GlobalTensor | None = None
 

@@ -16,7 +16,7 @@ from ...backward.backward_pass import BackwardPass
 from ...backward.gradient_exchange import average
 from ...comm.collectives import all_gather
 from ...timing import COMMUNICATION, Counted
-from .parameter import ParameterShard
+from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .sharded_rows import quiet
 

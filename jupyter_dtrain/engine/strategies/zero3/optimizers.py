@@ -21,7 +21,7 @@ from ....system.resources import give_back as give_back_heap
 from ...module_tree import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from ..zero1.partition import KINDS, Quiet, Step, has_known_step, is_pytorchs, original_step, parameters_of, step_by
-from .parameter import ParameterShard
+from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .row_steps import KeptState, is_state_of, num_lists, params_alone, rows_in_place
 from .sharded_rows import Kind, SharedRows, allocate, give_back, quiet
@@ -82,7 +82,7 @@ class ShardedSteps:
             with torch.enable_grad():
                 loss = closure()
         self._store.sync()
-        if self._store.any_says(self._is_held(optimizer)):
+        if self._store.writes.any_says(self._is_held(optimizer)):
             strategy, kind = self._store.strategy, type(optimizer).__name__
             self._say(f"`--strategy {strategy}` shards nothing of what `{kind}` keeps while the cell holds some of it.")
             self._make_ready(optimizer)
@@ -91,7 +91,7 @@ class ShardedSteps:
             return loss
         for shard in shards:
             shard.check()
-        with self._store.writing(len(shards)), self.quiet.on():
+        with self._store.writes.writing(len(shards)), self.quiet.on():
             self._cut(optimizer)
             with rows_in_place(shards):
                 for params in self._a_few(optimizer, shards):

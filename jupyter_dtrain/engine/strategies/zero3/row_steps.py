@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .parameter import ParameterShard
+from .parameter_shard import ParameterShard
 from .sharded_rows import SharedRows, quiet
 
 

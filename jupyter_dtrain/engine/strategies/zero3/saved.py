@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from .parameter import ParameterShard
+from .parameter_shard import ParameterShard
 from .sharded_rows import quiet
 
 _CHANGED = (

@@ -14,7 +14,8 @@ from .access import ParameterAccess
 from .full_state import FullState
 from .gradients import ShardedGradients
 from .optimizers import ShardedSteps
-from .parameter_store import LEAST, ParameterStore
+from .parameter_registry import LEAST
+from .parameter_store import ParameterStore
 
 
 class ShardedTraining:

@@ -16,7 +16,7 @@ from ...comm.process_group import shared_memory
 from ...comm.shared_memory import SharedMemory
 from ...dedup import NOTHING_APART, Apart
 from ..data_parallel.strategy import DataParallel
-from .parameter_store import LEAST
+from .parameter_registry import LEAST
 from .sharded_training import ShardedTraining
 
 

@@ -1,0 +1,163 @@
+"""Which parameters of models are sharded over the ranks, and what of a model is fetched together.
+
+What is used together is a *unit*: all parameters of a block (:mod:`...forward.activation_checkpoint`), or a layer's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from ...comm.collectives import all_gather_object
+from ...comm.shared_memory import SharedMemory
+from ...forward.activation_checkpoint import blocks_in
+from ...module_tree import IdentityMap, modules_in
+from ...tensor.batch_shard import BatchShard, share_of
+from ...tensor.rank0_guard import all_ranks_come
+from .buffers import BufferPool, FreedMemory
+from .eligibility import why_not, why_replicated
+from .parameter import Zero3Parameter
+from .parameter_shard import ParameterShard
+from .sharded_rows import Kind, SharedRows, allocate, quiet
+
+LEAST = 1 << 16
+"""Bytes of a parameter that is worth it."""
+
+
+class ParameterRegistry:
+    """The shards of one rank, by the parameters of models.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+        Connects the ranks.
+    say : callable
+        Tells the user something.
+    least : int
+        Bytes of a parameter that is sharded.
+    homes : collection of int
+        Storages of parameters that came from the notebook, by their address: something else holds these in any case.
+    """
+
+    strategy: ClassVar[str] = "zero3"
+    """Which messages name."""
+
+    def __init__(
+        self, memory: SharedMemory, *, say: Callable[[str], None] = lambda _: None, least: int = LEAST, homes: Collection[int] = ()
+    ) -> None:
+        self.memory, self._say, self._least, self.homes = memory, say, least, homes
+        self.rank, self.world_size = memory.rank, memory.num_ranks
+        self._shards: IdentityMap[ParameterShard] = IdentityMap()
+        self._known: IdentityMap[bool] = IdentityMap()  # modules that were looked through
+        self._units: IdentityMap[list[ParameterShard]] = IdentityMap()  # by module
+        self._number = 0
+        self._pool = BufferPool()
+        self.freed = FreedMemory()
+        self._largest = 0  # bytes of a unit
+
+    def adopt(self, module: nn.Module) -> None:
+        """Shard the parameters of `module` that can be. Collective, where there are any that are not known."""
+        if self._known.get(module):
+            return
+        self._known.set(module, True)
+        reasons = why_replicated(module)
+        found: dict[int, tuple[str, nn.Parameter]] = {}
+        named: list[tuple[str, Any]] = list(module.named_parameters())
+        lazy = {id(parameter): name for name, parameter in named if is_lazy(parameter)}
+        self._tell(module, [(name, "they have no shape yet") for name in lazy.values()])
+        for name, parameter in named:
+            if id(parameter) in lazy or self._shards.get(parameter) is not None:
+                continue
+            if self._is_wanted(parameter):
+                found.setdefault(id(parameter), (name, parameter))
+        if found:
+            why = self._agreed([reasons.get(id(p)) or why_not(p, self.world_size, self.homes, self._dim(p)) for _, p in found.values()])
+            self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
+            new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]
+            if new:
+                self._shard(new)
+        self._find_units(module)
+
+    def _is_wanted(self, parameter: nn.Parameter) -> bool:
+        return parameter.dim() > 0 and parameter.nbytes >= self._least
+
+    def _agreed(self, reasons: list[str | None]) -> list[str | None]:
+        """Return for each parameter the first reason that a rank has: who else holds one is not the same everywhere. Collective."""
+        all_ranks_come()
+        of_ranks = all_gather_object(reasons, self.memory)
+        return [next((reason for reason in of_all if reason is not None), None) for of_all in zip(*of_ranks, strict=True)]
+
+    def _tell(self, module: nn.Module, replicated: Sequence[tuple[str, str]]) -> None:
+        for why in dict.fromkeys(reason for _, reason in replicated):
+            names = [name for name, reason in replicated if reason == why]
+            some = ", ".join(f"`{name}`" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            self._say(f"`--strategy {self.strategy}` keeps {some} of `{type(module).__name__}` on every engine: {why}.")
+
+    def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
+        kinds = [Kind(tuple(parameter.shape), parameter.dtype, self._shares(parameter), self._dim(parameter)) for parameter in parameters]
+        for parameter, storage in zip(parameters, allocate(self.memory, kinds), strict=True):
+            self._number += 1
+            with quiet():
+                home = parameter.data if parameter.untyped_storage()._cdata in self.homes else None
+            shard = self._new_shard(parameter, storage, rank=self.rank, number=self._number, pool=self._pool, home=home)
+            shard.cut_gradient()
+            self._shards.set(parameter, shard)
+        self.freed.know([parameter.nbytes for parameter in parameters])
+        self.memory.barrier(self._number)  # all have copied their rows
+
+    def _dim(self, parameter: nn.Parameter) -> int:  # noqa: ARG002
+        """Return the dim along which a parameter is sharded."""
+        return 0
+
+    def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:
+        return tuple(share_of(parameter.shape[self._dim(parameter)], rank, (1.0,) * self.world_size) for rank in range(self.world_size))
+
+    def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
+        return ParameterShard(parameter, storage, **options)
+
+    def _find_units(self, module: nn.Module) -> None:
+        blocks = blocks_in(module)
+        inside = {id(part) for block in blocks for part in block.modules()}
+        for part in [*blocks, *(part for part in modules_in(module) if id(part) not in inside)]:
+            found = part.parameters() if id(part) in inside else [p for p in part._parameters.values() if p is not None]
+            unit = [shard for p in {id(p): p for p in found}.values() if (shard := self._shards.get(p)) is not None]
+            if unit and self._units.get(part) is None:
+                self._units.set(part, unit)
+                self._largest = max(self._largest, sum(shard.nbytes for shard in unit))
+                for shard in unit:
+                    if len(shard.unit) == 1 or len(shard.unit) > len(unit):
+                        shard.unit = unit
+
+    def remove(self, shard: ParameterShard, gradient: torch.Tensor | None) -> None:
+        """Let a parameter be plain and whole on this rank from now on; `gradient` is all of the one that is sharded."""
+        shard.return_home(gradient)
+        shard.uses = 0
+        self._shards.remove(shard.parameter)
+        for unit in [unit for _, unit in self._units.items()]:
+            if shard in unit:
+                unit.remove(shard)
+
+    def shard_of(self, value: object) -> ParameterShard | None:
+        """Return the shard of a parameter, ``None`` where it has none."""
+        return self._shards.get(value) if isinstance(value, Zero3Parameter) or type(value) is nn.Parameter else None
+
+    def shards(self) -> list[ParameterShard]:
+        """Return all of them, in an order that all ranks agree on."""
+        return sorted((shard for _, shard in self._shards.items()), key=lambda shard: shard.number)
+
+    def shards_in(self, values: Iterable[Any], found: dict[int, ParameterShard]) -> dict[int, ParameterShard]:
+        """Add to `found` the sharded parameters in `values`, by their ``id``, and return it."""
+        for value in values:
+            if isinstance(value, Zero3Parameter):
+                shard = self._shards.get(value)
+                if shard is not None:
+                    found[id(value)] = shard
+            elif isinstance(value, list | tuple):
+                self.shards_in(value, found)
+            elif isinstance(value, dict):
+                self.shards_in(value.values(), found)
+        return found

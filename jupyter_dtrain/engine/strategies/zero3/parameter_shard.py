@@ -1,0 +1,191 @@
+"""A parameter of which each rank has some rows: where its numbers are, and who is shown all of them."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from .buffers import BufferPool
+from .gradient_rows import GradientRows
+from .parameter import Zero3Parameter
+from .parameter_writes import ParameterWrites
+from .sharded_rows import SharedRows, give_back, quiet
+
+
+class ParameterShard(GradientRows, ParameterWrites):
+    """The rows of a parameter that this rank has, its gradient's too, and all of it while somebody needs that.
+
+    Parameters
+    ----------
+    parameter : nn.Parameter
+        Whole, on the CPU. (R, ...)
+    storage : SharedRows
+        Where its rows are to lie.
+    rank : int
+    number : int
+        The same on all ranks.
+    pool : BufferPool
+        Has memory for all of it.
+    home : Tensor, optional
+        The memory with which it came from the notebook, which has what it is when it is returned.
+
+    Attributes
+    ----------
+    rows : Tensor
+        This rank's. (r, ...)
+    full : Tensor, optional
+        All of them.
+    uses : int
+        Calls that need all of it.
+    is_pinned : bool
+        It stays whole, its gradient too, as an optimizer takes all of it.
+    unit : list of ParameterShard
+        What is fetched along with it.
+    """
+
+    def __init__(
+        self,
+        parameter: nn.Parameter,
+        storage: SharedRows,
+        *,
+        rank: int,
+        number: int,
+        pool: BufferPool,
+        home: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self._parameter = weakref.ref(parameter)
+        self._pool = pool
+        self.shape, self.dtype = tuple(parameter.shape), parameter.dtype
+        self.nbytes = parameter.nbytes
+        self.storage, self.number, self.rank, self.home = storage, number, rank, home
+        self.shares, self.dim, self.own, self.rows = storage.kind.shares, storage.kind.dim, storage.own, storage.rows
+        with torch.no_grad(), quiet():
+            self.rows.copy_(parameter.detach()[self.own])
+            self.away = torch.full((), float("nan"), dtype=self.dtype).expand(self.shape)
+            torch._C._set_throw_on_mutable_data_ptr(self.away)  # for who asks for its address
+            parameter.data = self.away
+        if home is not None:
+            give_back(home)
+        parameter.__class__ = Zero3Parameter
+        self.full: torch.Tensor | None = None
+        self.uses, self.is_pinned = 0, False
+        self.unit: list[ParameterShard] = [self]
+
+    @property
+    def parameter(self) -> nn.Parameter:
+        """The cell's object."""
+        found = self._parameter()
+        assert found is not None
+        return found
+
+    # -- all of it ---------------------------------------------------------------------------------------------------
+
+    def fetch(self) -> None:
+        """Have all of it."""
+        if self.full is None:
+            with quiet(), torch.no_grad():
+                self.full = self._pool.empty(self.shape, self.dtype)
+                self.storage.read(self.full)
+                self.parameter.data = self.full
+                self._seen = self.parameter._version
+                self.is_lent = False
+
+    def refresh(self) -> None:
+        """Let all of it, which somebody holds, be what the ranks have now."""
+        assert self.full is not None
+        with quiet(), torch.no_grad():
+            self.storage.read(self.full)
+            self.parameter.data = self.full
+        self.note()
+
+    def let_go(self, *, is_stale: bool = False) -> bool:
+        """Have the rows alone, unless somebody needs or holds all of it, or has written to it; return whether that is so now.
+
+        `is_stale`: a step has changed the rows.
+        """
+        if self.full is None:
+            return True
+        if self.uses or self.is_written() or self.is_held():
+            return False
+        if not is_stale:
+            self.check()
+        with quiet(), torch.no_grad():
+            self.parameter.data = self.away
+        self.full = self._data = None
+        return True
+
+    def is_held(self) -> bool:
+        """Return whether somebody holds what shares memory with all of it: a kept ``state_dict()``, or a graph."""
+        with quiet():
+            assert self.full is not None
+            storage = self.full.untyped_storage()
+            own = 3 + (self._data is not None)  # `full`, the parameter, `storage`, what ``data`` has given
+            return torch._C._storage_Use_Count(storage._cdata) > own or (self._data is not None and sys.getrefcount(self._data) > 2)
+
+    def kind(self) -> type[nn.Parameter]:
+        """Return the class of the parameter now."""
+        return nn.Parameter if self.uses else Zero3Parameter
+
+    # -- for others --------------------------------------------------------------------------------------------------
+
+    def for_snapshot(self) -> torch.Tensor:
+        """Return memory for all of it. What stands there is not looked at."""
+        if self.full is not None:  # somebody holds it, and is to be written with the same memory
+            return self.full
+        # A parameter that is not trained is compared with what it was: where that is its own memory, it would seem as it was.
+        return self.home if self.home is not None and self.parameter.requires_grad else torch.empty(self.shape, dtype=self.dtype)
+
+    @contextmanager
+    def shown(self, numbers: torch.Tensor, gradient: torch.Tensor | None) -> Iterator[None]:
+        """Let the parameter be plain, with `numbers` and `gradient`, until the end of the ``with`` block."""
+        parameter = self.parameter
+        with quiet(), torch.no_grad():
+            before = parameter.grad
+            self._put(numbers, before if gradient is None else gradient)
+            parameter.__class__ = nn.Parameter
+        try:
+            yield
+        finally:
+            with quiet(), torch.no_grad():
+                self._put(self.away if self.full is None else self.full, before)
+                parameter.__class__ = self.kind()
+            if numbers is self.home:
+                give_back(numbers)
+
+    def _put(self, numbers: torch.Tensor, gradient: torch.Tensor | None) -> None:
+        self.parameter.grad = None  # of another shape or not, it is looked at when the numbers are set
+        self.parameter.data = numbers
+        self.parameter.grad = gradient
+
+    def return_home(self, gradient: torch.Tensor | None) -> None:
+        """Be plain and whole for good, in the notebook's memory where nobody holds another; `gradient` is all of its gradient's rows."""
+        with quiet(), torch.no_grad():
+            if self.home is not None and (self.full is None or not self.is_held()):
+                if self.full is None:
+                    self.storage.read(self.home)
+                else:
+                    self.home.copy_(self.full)
+                self.full = self.home
+            elif self.full is None:
+                self.full = torch.empty(self.shape, dtype=self.dtype)
+                self.storage.read(self.full)
+            self._put(self.full, self.parameter.grad if gradient is None else gradient)
+            self._forget_gradient()
+            self.parameter.__class__ = nn.Parameter
+
+    def be_as_it_came(self) -> None:
+        """Be plain, and what came from the notebook; what did not, stays away, and whoever reads it is told."""
+        with quiet(), torch.no_grad():
+            if self.home is not None:
+                give_back(self.home)
+                self._put(self.home, None)
+                self.parameter.__class__ = nn.Parameter
+            else:
+                self._put(self.away, None)
+                self.parameter.__class__ = Zero3Parameter

@@ -1,0 +1,129 @@
+"""What the cell writes to a sharded parameter while all of it is here: version counters tell, and where none counts, the bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from .sharded_rows import quiet
+
+
+class ParameterWrites(ABC):
+    """What a rank knows of writes to a parameter.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : torch.dtype
+    rows : Tensor
+        This rank's. (r, ...)
+    own : slice or tuple
+        The index of these.
+    full : Tensor, optional
+        All of them.
+    away : Tensor
+        What the parameter has while its numbers are not here.
+    home : Tensor, optional
+        The memory with which it came from the notebook.
+    is_lent : bool
+        Something that shares memory with all of it was given away.
+    """
+
+    strategy: ClassVar[str] = "zero3"
+    """Which messages name."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    rows: torch.Tensor
+    own: Any
+    full: torch.Tensor | None
+    away: torch.Tensor
+    home: torch.Tensor | None
+
+    def __init__(self) -> None:
+        self.is_lent = False
+        self._seen = -1  # version of the parameter when its rows were last what it is
+        self._data: torch.Tensor | None = None  # what ``parameter.data`` has given, and its version then
+        self._data_seen = 0
+
+    @property
+    @abstractmethod
+    def parameter(self) -> nn.Parameter:
+        """The cell's object."""
+
+    def data(self) -> torch.Tensor:
+        """Return ``parameter.data``, of which nobody would count what is written to it."""
+        with quiet():
+            if self._data is None:
+                self._data = self.parameter.data
+                self._data_seen = self._data._version
+            return self._data
+
+    def replaced(self) -> None:
+        """Note that ``parameter.data`` has been set.
+
+        Raises
+        ------
+        RuntimeError
+            It has another shape or type.
+        """
+        with quiet():
+            now = self.parameter.data
+            if tuple(now.shape) != self.shape or now.dtype != self.dtype or now.device.type != "cpu":
+                self.parameter.data = self.full if self.full is not None else self.away
+                raise RuntimeError(
+                    f"`--strategy {self.strategy}` shards this parameter, and its `data` was set to a tensor of another shape, type or "
+                    "device. Take `--strategy auto`."
+                )
+            self.full = now if now.is_contiguous() else now.contiguous()
+            self.parameter.data = self.full
+            self._data, self._data_seen = now.detach(), -1  # which counts as written
+            self.home = None
+
+    def is_written(self) -> bool:
+        """Return whether the parameter has been written to since it was fetched: the same on all ranks."""
+        with quiet():
+            return self.full is not None and (self.parameter._version != self._seen or self._is_data_written())
+
+    def _is_data_written(self) -> bool:
+        return self._data is not None and self._data._version != self._data_seen
+
+    def mark_written(self) -> None:
+        """Count as written what is all there: fused optimizers write without counting."""
+        self._seen = -1
+
+    def write_back(self) -> None:
+        """Let the rows be what was written to the parameter."""
+        with quiet(), torch.no_grad():
+            assert self.full is not None
+            self.rows.copy_(self.full[self.own])
+        self.note()
+
+    def note(self) -> None:
+        """Know that the rows are what the parameter is."""
+        with quiet():
+            self._seen = self.parameter._version
+            if self._data is not None:
+                self._data_seen = self._data._version
+
+    def check(self) -> None:
+        """Look whether there was written to what was given away in a way that nobody counts.
+
+        Raises
+        ------
+        RuntimeError
+        """
+        if self.is_lent and self.full is not None:
+            with quiet():
+                if not _same_bytes(self.full[self.own], self.rows):
+                    raise RuntimeError(
+                        "There was written to a parameter by NumPy, or another way that PyTorch does not count, "
+                        f"which `--strategy {self.strategy}` cannot follow. Write with `torch.no_grad()`, or take `--strategy auto`."
+                    )
+
+
+def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.equal(left.contiguous().view(-1).view(torch.uint8), right.contiguous().view(-1).view(torch.uint8))

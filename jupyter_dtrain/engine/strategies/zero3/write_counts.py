@@ -1,0 +1,71 @@
+"""When ranks may read each other's rows: what each counts of its writes, and a flag, where the others see them.
+
+A sequence lock whose writers wait for each other: a count is odd while a rank writes, and all are equal where the rows are of one moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from ...comm.arena import Arena
+from ...comm.shared_memory import SharedMemory
+from ...tensor.rank0_guard import all_ranks_come
+from ...timing import COMMUNICATION, Counted
+
+_WORD = torch.int64
+_SAID = 0x53414944
+
+
+class WriteCounts:
+    """The counts of all ranks.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+        Connects the ranks.
+    """
+
+    def __init__(self, memory: SharedMemory) -> None:
+        self._memory = memory
+        self._words = Arena(memory, 2 * _WORD.itemsize)  # of each rank: writes begun and ended, and what it says
+        self._writes, self._said = self._words.own(0, 2 * _WORD.itemsize).view(_WORD).split(1)
+
+    @contextmanager
+    def writing(self, tag: int) -> Iterator[None]:
+        """Let each rank write to its rows, which nobody reads, until the end of the ``with`` block. Collective.
+
+        Who is interrupted there leaves a count that says so: what others have written belongs to nothing then.
+        """
+        self._barrier(tag)
+        self._writes += 1
+        yield
+        self._writes += 1
+        self._barrier(tag)
+
+    def is_consistent(self) -> bool:
+        """Return whether the rows of all ranks are of one moment. No collective: others may have left."""
+        own = int(self._writes)
+        return own % 2 == 0 and all(word == own for word in self._words_of_others(0))
+
+    def any_says(self, what: bool) -> bool:
+        """Return whether any rank says so. Collective; what is said stands until the next barrier but one."""
+        self._said.fill_(what)
+        self._barrier(_SAID)
+        return what or any(self._words_of_others(1))
+
+    def _words_of_others(self, index: int) -> list[int]:
+        found = torch.empty(_WORD.itemsize, dtype=torch.uint8)
+        words = []
+        for rank in range(self._memory.num_ranks):
+            if rank != self._memory.rank:
+                self._words.read(rank, index * _WORD.itemsize, found)
+                words.append(int(found.view(_WORD)))
+        return words
+
+    def _barrier(self, tag: int) -> None:
+        all_ranks_come()
+        with Counted(COMMUNICATION):
+            self._memory.barrier(tag)
