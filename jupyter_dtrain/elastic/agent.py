@@ -28,8 +28,9 @@ from .liveness import LivenessCheck
 from .main_thread_output import Output
 from .next_generation import NextGeneration
 from .pause import Pauses
-from .recovery import EngineReplacement, Restarts, salvage, stop_there
+from .recovery import EngineReplacement, Restarts
 from .run_events import AllPaused, Interrupted, RankShown
+from .snapshot_outcome import fill_from_snapshot, stop_there
 from .watchdog import Watchdog
 from .worker_group import WorkerGroup, WorkerResult
 
@@ -177,7 +178,7 @@ class Agent:
         finally:
             self._execution = None
             with Interrupts(wake=lambda: None) as late:  # a checkpoint may take its time, and the results come after it
-                salvage(ends, self._keeper, task)
+                fill_from_snapshot(ends, self._keeper, task)
                 if self._writer is not None:
                     self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and not any(end.reason for end in ends))
                     self._tell_all(self._writer.news())
