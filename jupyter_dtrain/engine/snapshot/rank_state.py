@@ -133,15 +133,7 @@ class RankState:
     def put_together(self, position: Position, *, all_come: Callable[[str], bool]) -> AbstractContextManager[Apart | None]:
         """Let what is on one rank alone have something that stands for it on all others, until the end of the ``with`` block.
 
-        Parameters
-        ----------
-        all_come : callable
-            Says whether all ranks are at a place, as they are to exchange something there.
-
-        Returns
-        -------
-        Apart, optional
-            ``None`` where the ranks are not at one place.
+        `all_come` says whether all ranks are at a place, as they are to exchange something there; what is given is ``None`` where not.
         """
         return self._strategy.put_together(lambda: all_come(repr((self._observer.step, position.describe()))))
 

@@ -7,20 +7,18 @@ written; those that have not changed since the one before are linked from there.
 The cell waits while the state is copied, and no longer: a thread of low priority hashes and writes the copy. A rank that dies before that
 is through has not taken the snapshot. The copy's memory is the price.
 
-What it holds, :mod:`.rank_state` says. A snapshot is of use once every rank has written its own, at one position: the notebook kernel
-sees to that.
+What it holds, :mod:`.rank_state` says, and how it is copied :mod:`.state_copy`. A snapshot is of use once every rank has written its own,
+at one position: the notebook kernel sees to that.
 """
 
 from __future__ import annotations
 
-import pickle
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -31,18 +29,18 @@ from ...transport.blob_store import BlobFolder
 from ...transport.parcel import from_parcel
 from ..comm.rank_store import StoreChannel
 from ..control import Control
-from ..dedup import Apart, Common
 from ..resume.position import Position
 from ..send_checks import CannotSave
-from ..staging import Staging, check_memory
+from ..staging import Staging
 from ..telemetry.best_metric import Best
 from ..telemetry.emitter import Emitter
 from ..telemetry.notices import Notices
 from ..telemetry.observer import Observer
 from .memory_ahead import MemoryAhead
 from .put_together import FilledFiles
-from .rank_state import RankState, Snapshot
+from .rank_state import RankState
 from .snapshot_files import SnapshotWriter, read_snapshot, snapshot_blobs, unasked_number
+from .state_copy import StateCopier
 
 MEETING = timedelta(seconds=10)
 """Time in which all ranks come to a place where their metric is better than ever."""
@@ -89,15 +87,15 @@ class Snapshots:
         shares: bool = True,
     ) -> None:
         self._folder, self._state = folder, state
-        self._rank, self._world_size, self._generation = rank, world_size, generation
+        self._rank, self._generation = rank, generation
         self._talk, self._control, self._observer, self._emitter, self._notes = talk, control, observer, emitter, notes
         self._every = every
-        self._is_shared_out = world_size > 1 and shares  # each rank copies a part of what all hold alike
         self._multiples = 0  # of these steps that are behind the run
         self._num_best = 0  # snapshots because of the metric
-        self._staging = Staging(world_size)
+        staging = Staging(world_size)
+        self._copier = StateCopier(folder, state, rank=rank, world_size=world_size, control=control, staging=staging, shares=shares)
         self._writer = SnapshotWriter(folder, rank)
-        self._ahead = MemoryAhead(rank, state, staging=self._staging, writer=self._writer, emitter=emitter)
+        self._ahead = MemoryAhead(rank, state, staging=staging, writer=self._writer, emitter=emitter)
 
     @contextmanager
     def finished(self) -> Iterator[None]:
@@ -111,7 +109,7 @@ class Snapshots:
         """Take the snapshots that are due here, if any are and if the cell can be resumed here."""
         if self._observer.step and not self._ahead.is_over:
             soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
-            self._ahead.look(soon=soon, common=self._common)
+            self._ahead.look(soon=soon, common=self._copier.common)
         number, best = self._control.snapshot_due(self._observer.step), self._observer.best
         at_multiple = self._every is not None and self._observer.step // self._every > self._multiples
         if number is None and best is None and not at_multiple:
@@ -163,7 +161,8 @@ class Snapshots:
             at_multiple=at_multiple,
         )
         try:
-            copied = self._take(number, position)
+            self._emitter.flush()  # what is told after this is told again
+            copied = self._copier.copy(number, position)
         except Exception as error:  # the cell goes on: it would only lose more if an engine died
             self._control.refuse(number)
             copied = None
@@ -187,48 +186,6 @@ class Snapshots:
             f"No snapshot could be taken ({type(error).__name__}: {error}). "
             "If an engine dies, more steps are lost, and this checkpoint is not written."
         )
-
-    def _take(self, number: int, position: Position) -> tuple[Packed, bytes, FilledFiles] | None:
-        """Return copies of the rank's state: of the cell's values, a pickled :class:`Snapshot` without them, and what is in files.
-
-        ``None`` where the ranks are not at one place or do not hold the same.
-        """
-        self._emitter.flush()  # what is told after this is told again
-        files = FilledFiles(snapshot_blobs(self._folder, number), self._rank)
-        try:
-            with self._state.put_together(position, all_come=partial(self._control.all_come, number)) as apart:
-                if apart is None:
-                    return None
-                files.fill(apart.held)
-                common = self._common(apart)
-                saved = self._saved(number, position, common)
-                if saved is None:
-                    files.remove()
-                    return None
-                packed, snapshot = saved
-                packed = files.without(packed, common, snapshot.common)
-                copied = replace(packed, buffers=self._staging.copied(packed))  # here, as what was put together may be gone behind it
-                return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL), files
-        except BaseException:
-            files.remove()
-            raise
-
-    def _saved(self, number: int, position: Position, common: Common | None) -> tuple[Packed, Snapshot] | None:
-        if torch.cuda.is_initialized():  # from where copies come while the state is pickled
-            on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
-            others = common.bytes_of_others(on_cpu=False) if common is not None else 0
-            check_memory(on_devices - others, of=on_devices, num_ranks=self._world_size)
-        return self._state.save(number, position, common=common, agree=partial(self._agree, number))
-
-    def _common(self, apart: Apart) -> Common | None:
-        if not self._is_shared_out and not apart.optimizers and not apart.held:
-            return None
-        return self._state.common(world_size=self._world_size, is_alike=self._is_shared_out, apart=apart)
-
-    def _agree(self, number: int, state: str, alike: str) -> bool:
-        same, are_alike = self._control.all_take(number, state, alike)
-        self._is_shared_out &= are_alike or not same  # from the next one on each takes all of its own
-        return same and are_alike
 
     def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes, files: FilledFiles) -> None:
         """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
