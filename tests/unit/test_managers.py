@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from jupyter_dtrain.engine.resume.managers import Managed, Watched
+from jupyter_dtrain.engine.resume.managed_blocks import Managed
+from jupyter_dtrain.engine.resume.managers import Watched
 from tests.unit.test_resumable import check
 
 SETUP = """

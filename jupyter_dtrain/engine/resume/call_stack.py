@@ -18,7 +18,7 @@ from ...analysis.resume_points import CallPlace, Unit
 from .iterable_kinds import has_begun, is_progress_bar
 from .jump_path import DEFINED_AGAIN, PROGRESS
 from .loop_iterators import Loop, WhileLoop
-from .managers import Managed
+from .managed_blocks import Managed
 from .position import FramePosition, LoopPosition, made_inside, read_variables
 from .rewritten_code import Texts
 

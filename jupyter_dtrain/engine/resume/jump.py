@@ -16,7 +16,8 @@ from .iterable_kinds import is_progress_bar
 from .jump_path import PROGRESS, JumpPath
 from .loop_iterators import EnteredLoop, ResumedLoop, Run, key
 from .loop_places import LoopPlaces
-from .managers import Again, Recipe, again
+from .managed_blocks import Again, again
+from .managers import Recipe
 from .position import Position, read_variables, write_variables
 from .rewritten_code import Texts
 

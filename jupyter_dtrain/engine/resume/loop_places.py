@@ -10,7 +10,7 @@ from typing import Any
 
 from .call_stack import FrameLocation, NoPlace, loops_around, whereabouts
 from .loop_iterators import Loop, WhileLoop
-from .managers import Managed
+from .managed_blocks import Managed
 from .position import Position
 from .rewritten_code import Texts
 

@@ -1,9 +1,9 @@
 """Loops that a run can be resumed in: where it is, what it needs to be there again, and the jump to it.
 
-The text was rewritten (`capture.resumable`), so every loop of the cell and of its functions asks here for its next item. That
-is a boundary: nothing is half done there, and the values of names and the states of the loops say all. To go on in another
-process, the values are put back first and the cell is started with a position to jump to: it runs through the
-statements around that position only, down the calls that lead to it, and is live from there.
+The text was rewritten (:mod:`...analysis.rewrite`), so every loop of the cell and of its functions asks here for its next item. That is a
+boundary: nothing is half done there, and the values of names and the states of the loops say all. To go on in another process, the values
+are put back first and the cell is started with a position to jump to: it runs through the statements around that position only, down the
+calls that lead to it, and is live from there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from .call_stack import call_without
 from .jump import Jump
 from .loop_iterators import Loop, WatchedLoop, WhileLoop, new_loop
 from .loop_places import LoopPlaces
-from .managers import Managed, Recipe, is_neutral
+from .managed_blocks import Managed
+from .managers import Recipe, is_neutral
 from .position import Position, read_names
 from .rewritten_code import Texts
 from .text_runtime import found_by_texts
@@ -51,8 +52,7 @@ class Loops:
         self.at = self.paused = LIVE
         self.value: Any = None  # of the cell's last line
         self.namespace: dict[str, Any] = {}
-        self.on_boundary: Callable[[], None] = on_boundary
-        self.is_quiet = False
+        self.on_boundary, self.is_quiet = on_boundary, False
         self._say, self._thread = say, threading.get_ident()
         self.texts = Texts()
         self.places = LoopPlaces(self.texts, _BOUNDARIES)
