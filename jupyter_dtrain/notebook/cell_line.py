@@ -4,48 +4,14 @@ from __future__ import annotations
 
 import argparse
 import functools
-import re
-from datetime import timedelta
 
-from ..options import Metric, RunOptions, View
+from ..options import RunOptions, View
 from ..parallel_dims import ParallelDims
 from ..search import Search
 from ..shard_patterns import ShardPattern
 from ..strategies import DEFAULT, available
-from .magic_arguments import MagicParser, add_cluster, cluster_of, parse, whole_number
-
-
-def _every(text: str) -> timedelta | int:
-    """Return ``500`` as steps, ``30s``, ``10min`` or ``2h`` as a time."""
-    found = re.fullmatch(r"(\d+)\s*(s|min|h)?", text.strip())
-    if found is None or not int(found[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of steps (500) nor a time (30s, 10min, 2h)")
-    number, unit = int(found[1]), found[2]
-    return number if unit is None else timedelta(seconds=number * {"s": 1, "min": 60, "h": 3600}[unit])
-
-
-def _metric(text: str) -> Metric:
-    """Return ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
-    name, colon, mode = text.partition(":")
-    if not name or (colon and mode not in ("min", "max")):
-        raise argparse.ArgumentTypeError(f"expected METRIC[:min|max], such as val_loss:min or accuracy:max, not {text!r}")
-    return Metric(name, "max" if mode == "max" else "min")
-
-
-def _varied(text: str) -> tuple[str, str]:
-    """Return what varies and the expression of ``lr=0.1,0.01``, ``config.lr=0.1,0.01`` or ``config["lr"]=0.1,0.01``."""
-    found = re.fullmatch(r"\s*([^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\]=]+\])*)\s*=(?!=)\s*(.+)", text, re.DOTALL)
-    if found is None:
-        raise argparse.ArgumentTypeError(f"expected NAME=VALUE,…, such as lr=0.1,0.01, not {text!r}")
-    return found[1], found[2].strip()
-
-
-def _range(text: str) -> tuple[int, int]:
-    """Return ``2:4``."""
-    found = re.fullmatch(r"(\d+):(\d+)", text.strip())
-    if found is None:
-        raise argparse.ArgumentTypeError(f"expected MIN:MAX, such as 2:4, not {text!r}")
-    return int(found[1]), int(found[2])
+from . import option_values
+from .magic_arguments import MagicParser, add_cluster, cluster_of, parse
 
 
 def _strategies() -> str:
@@ -152,7 +118,7 @@ def cell_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--checkpoint-every",
-        type=_every,
+        type=option_values.steps_or_time,
         metavar="N",
         help="write a checkpoint to disk every N steps (500) or after a time (30s, 10min, 2h); without it, checkpoints "
         "exist only while the cell runs, to resume from if the kernel dies",
@@ -170,7 +136,7 @@ def cell_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--vary",
         action="append",
-        type=_varied,
+        type=option_values.varied,
         default=[],
         metavar="NAME=VALUES",
         help="sweep: run the cell once per value, in parallel: lr=0.1,0.01 or config.lr=0.1,0.01; several --vary options form a grid, or "
@@ -184,13 +150,19 @@ def cell_parser() -> argparse.ArgumentParser:
         help="choose so many trials at random instead of a grid, also from ranges: --vary lr=log:1e-4..1e-1 --search random:20; asha:27 "
         "stops poor ones early by the metric of --best. Needs Optuna (`pip install 'jupyter_dtrain[search]'`)",
     )
-    parser.add_argument("--engines-per-trial", type=whole_number, default=1, metavar="N", help="engines per trial of --vary (default: 1)")
     parser.add_argument(
-        "--keep-checkpoints", type=whole_number, default=2, metavar="N", help="number of checkpoints kept on disk (default: 2)"
+        "--engines-per-trial", type=option_values.whole_number, default=1, metavar="N", help="engines per trial of --vary (default: 1)"
+    )
+    parser.add_argument(
+        "--keep-checkpoints",
+        type=option_values.whole_number,
+        default=2,
+        metavar="N",
+        help="number of checkpoints kept on disk (default: 2)",
     )
     parser.add_argument(
         "--elastic",
-        type=_range,
+        type=option_values.min_max,
         metavar="MIN:MAX",
         help="continue on fewer engines, at least MIN, while a lost one cannot be replaced, and on MAX when it can (default: the "
         "cell fails)",
@@ -210,7 +182,7 @@ def cell_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--best",
-        type=_metric,
+        type=option_values.metric,
         metavar="METRIC[:min|max]",
         help="also keep the best checkpoint, by a metric that the cell logs or a variable of that name: val_loss:min, "
         "accuracy:max (default: min)",

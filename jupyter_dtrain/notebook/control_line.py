@@ -10,7 +10,8 @@ from typing import Literal
 from ..cluster_options import ClusterOptions
 from ..errors import UsageError
 from ..parallel_dims import ParallelDims
-from .magic_arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse, whole_number
+from . import option_values
+from .magic_arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse
 
 
 @functools.cache
@@ -19,11 +20,11 @@ def line_parser() -> argparse.ArgumentParser:
     parser = MagicParser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=ActionParser)
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
-    start.add_argument("count", nargs="?", type=whole_number, metavar="N", help="the same as --engines N")
+    start.add_argument("count", nargs="?", type=option_values.whole_number, metavar="N", help="the same as --engines N")
     add_cluster(start, "--engines", "-n")
     start.add_argument(
         "--dask-workers",
-        type=whole_number,
+        type=option_values.whole_number,
         metavar="N",
         help="start N workers of Dask beside the engines, which compute the notebook's collections until the engines stop",
     )
@@ -32,11 +33,15 @@ def line_parser() -> argparse.ArgumentParser:
     preview = actions.add_parser(
         "preview", help="show what an earlier cell would send: each name, its size and how it is handled", allow_abbrev=False
     )
-    preview.add_argument("cell", nargs="?", type=whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)")
+    preview.add_argument(
+        "cell", nargs="?", type=option_values.whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)"
+    )
     plan = actions.add_parser(
         "plan", help="show what a cell would take on each engine under each strategy, before it runs", allow_abbrev=False
     )
-    plan.add_argument("cell", nargs="?", type=whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)")
+    plan.add_argument(
+        "cell", nargs="?", type=option_values.whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)"
+    )
     add_cluster(plan, "--engines", "-n")
     resume = actions.add_parser("resume", help="resume an interrupted run from its last checkpoint", allow_abbrev=False)
     resume.add_argument(
@@ -58,7 +63,9 @@ def line_parser() -> argparse.ArgumentParser:
     attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
     attach.add_argument("--trust", action="store_true", help="load the results even if not signed by you (may execute arbitrary code)")
     debug = actions.add_parser("debug", help="look at the frames of a cell that failed, as %%debug does (post-mortem)", allow_abbrev=False)
-    debug.add_argument("--rank", type=whole_number, metavar="R", help="the rank to look at (default: the one whose error was shown)")
+    debug.add_argument(
+        "--rank", type=option_values.whole_number, metavar="R", help="the rank to look at (default: the one whose error was shown)"
+    )
     doctor = actions.add_parser("doctor", help="check hosts before engines start there, and tell what to do", allow_abbrev=False)
     add_cluster(doctor, "--engines", "-n")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)

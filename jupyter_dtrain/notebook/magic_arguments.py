@@ -9,8 +9,9 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from ..cluster_options import ClusterOptions, HostSpec, JobOptions
+from ..cluster_options import ClusterOptions, JobOptions
 from ..errors import UsageError
+from . import option_values
 
 OF_OTHERS = dict.fromkeys(
     ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),
@@ -87,18 +88,10 @@ def _name_here(word: str, known: Iterable[str]) -> list[str]:
     return [same] if same is not None and same in known else []
 
 
-def whole_number(text: str) -> int:
-    """Return ``3`` as a number."""
-    try:
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-
-
 def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add the options of a cluster to a parser; `names` are those of the number of engines."""
     explained = "engines to use (default: one per GPU; on CPU one per two cores, at least 2)"
-    parser.add_argument(*names, dest="num_engines", type=whole_number, metavar="N", help=explained)
+    parser.add_argument(*names, dest="num_engines", type=option_values.whole_number, metavar="N", help=explained)
     parser.add_argument("--force", action="store_true", help="start as many engines as --engines says, also more than the machine is for")
     parser.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
     parser.add_argument(
@@ -116,7 +109,7 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     )
     parser.add_argument(
         "--hosts",
-        type=_hosts,
+        type=option_values.hosts,
         default=(),
         metavar="A:N,B:N",
         help="hosts to start engines on, by their names for ssh, and how many on each, which may be left out (default: this host)",
@@ -127,13 +120,21 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
     )
     parser.add_argument("--profile", metavar="NAME", help="the IPython profile of such a cluster")
     parser.add_argument(
-        "--nodes", type=whole_number, metavar="N", help="hosts of the scheduler's job (default: 1, or all of an allocation)"
+        "--nodes", type=option_values.whole_number, metavar="N", help="hosts of the scheduler's job (default: 1, or all of an allocation)"
     )
     parser.add_argument(
-        "--cpus-per-node", dest="cpus", type=whole_number, metavar="N", help="cores of each node (default: one for each engine)"
+        "--cpus-per-node",
+        dest="cpus",
+        type=option_values.whole_number,
+        metavar="N",
+        help="cores of each node (default: one for each engine)",
     )
     parser.add_argument(
-        "--gpus-per-node", dest="gpus", type=whole_number, metavar="N", help="GPUs of each node (default: what the scheduler gives)"
+        "--gpus-per-node",
+        dest="gpus",
+        type=option_values.whole_number,
+        metavar="N",
+        help="GPUs of each node (default: what the scheduler gives)",
     )
     parser.add_argument("--mem", metavar="SIZE", help="memory of each node, such as 64G (default: what the scheduler gives)")
     parser.add_argument("--time", metavar="LIMIT", help="how long the job may run: minutes, or hours as in 2:00:00")
@@ -145,19 +146,6 @@ def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
         help="more for the scheduler: lines such as #SBATCH --mem=8G, and commands that come before the engines, such as module load; for "
         "Kubernetes a part of a Job in YAML",
     )
-
-
-def _hosts(text: str) -> tuple[HostSpec, ...]:
-    """Return ``a:2,b``."""
-    found = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        name, colon, number = part.partition(":")
-        if colon and not number.isdecimal():
-            raise argparse.ArgumentTypeError(f"expected HOST[:N],…, such as a:2,b:2, not {text!r}")
-        found.append(HostSpec(name=name, num_engines=int(number) if colon else None))
-    if len({host.name for host in found}) < len(found):
-        raise argparse.ArgumentTypeError(f"a host stands twice in {text!r}: give each once, with the number of its engines")
-    return tuple(found)
 
 
 def cluster_of(found: argparse.Namespace) -> ClusterOptions:

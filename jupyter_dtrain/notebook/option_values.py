@@ -1,0 +1,64 @@
+"""What is given to options of both magics, read from a word of the line: numbers, times, metrics, hosts."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import timedelta
+
+from ..cluster_options import HostSpec
+from ..options import Metric
+
+
+def whole_number(text: str) -> int:
+    """Return ``3`` as a number."""
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+
+
+def steps_or_time(text: str) -> timedelta | int:
+    """Return ``500`` as steps, ``30s``, ``10min`` or ``2h`` as a time."""
+    found = re.fullmatch(r"(\d+)\s*(s|min|h)?", text.strip())
+    if found is None or not int(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number of steps (500) nor a time (30s, 10min, 2h)")
+    number, unit = int(found[1]), found[2]
+    return number if unit is None else timedelta(seconds=number * {"s": 1, "min": 60, "h": 3600}[unit])
+
+
+def metric(text: str) -> Metric:
+    """Return ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
+    name, colon, mode = text.partition(":")
+    if not name or (colon and mode not in ("min", "max")):
+        raise argparse.ArgumentTypeError(f"expected METRIC[:min|max], such as val_loss:min or accuracy:max, not {text!r}")
+    return Metric(name, "max" if mode == "max" else "min")
+
+
+def varied(text: str) -> tuple[str, str]:
+    """Return what varies and the expression of ``lr=0.1,0.01``, ``config.lr=0.1,0.01`` or ``config["lr"]=0.1,0.01``."""
+    found = re.fullmatch(r"\s*([^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\]=]+\])*)\s*=(?!=)\s*(.+)", text, re.DOTALL)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected NAME=VALUE,…, such as lr=0.1,0.01, not {text!r}")
+    return found[1], found[2].strip()
+
+
+def min_max(text: str) -> tuple[int, int]:
+    """Return ``2:4``."""
+    found = re.fullmatch(r"(\d+):(\d+)", text.strip())
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected MIN:MAX, such as 2:4, not {text!r}")
+    return int(found[1]), int(found[2])
+
+
+def hosts(text: str) -> tuple[HostSpec, ...]:
+    """Return ``a:2,b``."""
+    found = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, colon, number = part.partition(":")
+        if colon and not number.isdecimal():
+            raise argparse.ArgumentTypeError(f"expected HOST[:N],…, such as a:2,b:2, not {text!r}")
+        found.append(HostSpec(name=name, num_engines=int(number) if colon else None))
+    if len({host.name for host in found}) < len(found):
+        raise argparse.ArgumentTypeError(f"a host stands twice in {text!r}: give each once, with the number of its engines")
+    return tuple(found)
