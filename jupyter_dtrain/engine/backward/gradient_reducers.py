@@ -147,3 +147,12 @@ class SharedMemoryReducer(Reducer):
         """Average the gradients over the ranks."""
         with torch.no_grad():
             self._average([leaf.grad for leaf in self._leaves if leaf.grad is not None])
+
+
+def without_zeros(leaves: Sequence[torch.Tensor]) -> None:
+    """Take gradients away from leaves that no rank has come to, as on one process: an optimizer passes these over."""
+    found = [leaf for leaf in leaves if leaf.grad is not None]
+    reached = torch.stack([leaf.grad.any() for leaf in found if leaf.grad is not None]).tolist() if found else []
+    for leaf, by_another in zip(found, reached, strict=True):
+        if not by_another:
+            leaf.grad = None

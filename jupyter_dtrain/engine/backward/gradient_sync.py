@@ -32,6 +32,7 @@ from ..tensor.rank0_guard import all_ranks_come
 from .backward_pass import BackwardPass, Computed, scaled
 from .failed_pass import Noted, as_if_failed, noted
 from .gradient_exchange import GradientExchange
+from .gradient_reducers import without_zeros
 from .graph import any_leaf_of, has_sparse, leaves_of
 from .higher_order import run_with_graph
 from .leaf_hooks import NestedPasses, hooks_after_reduction
@@ -220,7 +221,7 @@ class GradientSync:
 
         with Computed(one.roots, self._on_computed):
             self._run(one, leaves=wanted, hooks=hooks, finish=finish)
-        _without_zeros(untouched)
+        without_zeros(untouched)
         if loss is not None:
             reducer.give(loss)
 
@@ -241,12 +242,3 @@ class GradientSync:
         finally:
             self._nested = None
         nested.finish(world_size=self._world_size)
-
-
-def _without_zeros(leaves: Sequence[torch.Tensor]) -> None:
-    """Take gradients away from leaves that no rank has come to, as on one process: an optimizer passes these over."""
-    found = [leaf for leaf in leaves if leaf.grad is not None]
-    reached = torch.stack([leaf.grad.any() for leaf in found if leaf.grad is not None]).tolist() if found else []
-    for leaf, by_another in zip(found, reached, strict=True):
-        if not by_another:
-            leaf.grad = None

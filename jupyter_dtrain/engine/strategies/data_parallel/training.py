@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
 
 import torch
 
@@ -246,10 +245,3 @@ class DataParallelTraining(CellSteps, TrainingState):
             share = self.shares.local_shard(tensor.shape[0])
             result[name] = from_local(tensor[share.loaded], Shard(0, share))
         return result
-
-    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
-        """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things.
-
-        Objects in `unchanged` hold nothing new and are not looked through.
-        """
-        return list(values) if self._view is None else self._view.materialize(values, unchanged=unchanged)

@@ -34,6 +34,13 @@ class TrainingState:
         """Return tensors that span the ranks as wholes. A collective."""
         return list(tensors) if self._view is None else [self._view.full_tensor(tensor) for tensor in tensors]
 
+    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+        """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things.
+
+        Objects in `unchanged` hold nothing new and are not looked through.
+        """
+        return list(values) if self._view is None else self._view.materialize(values, unchanged=unchanged)
+
     def state_dict(self) -> dict[str, Any]:
         """Return what a run that goes on from here has to know of the cell's objects."""
         return {
