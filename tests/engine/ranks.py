@@ -62,7 +62,7 @@ class Ranks:
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
         self._generation = 0
-        self._meeting: tuple[int, Rendezvous] | None = None
+        self._meetings: dict[int, Rendezvous] = {}  # by world size; of those that share processes, one
 
     def __enter__(self) -> Ranks:
         self._folder = tempfile.TemporaryDirectory()
@@ -74,14 +74,17 @@ class Ranks:
         self._folder.cleanup()
 
     def _start(self) -> None:
-        self._meeting = None
+        self._meetings = {}
         for _ in range(self._most):
-            ours, theirs = _context.Pipe()
-            process = _context.Process(target=_serve, args=(theirs,))
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._pipes.append(ours)
+            self._start_one()
+
+    def _start_one(self) -> None:
+        ours, theirs = _context.Pipe()
+        process = _context.Process(target=_serve, args=(theirs,))
+        process.start()
+        theirs.close()
+        self._processes.append(process)
+        self._pipes.append(ours)
 
     def _stop(self) -> None:
         for pipe in self._pipes:
@@ -101,12 +104,18 @@ class Ranks:
         RankError
             A rank raised, or did not answer in time; the ranks are new ones afterwards.
         """
-        if self._meeting is None or self._meeting[0] != world_size:
+        # One rank is a process of its own: most tests compare with it, and the others would meet anew each time.
+        first = self._most if world_size == 1 else 0
+        if first == len(self._processes):
+            self._start_one()
+        if world_size not in self._meetings:
             self._generation += 1
-            self._meeting = (world_size, Rendezvous(FileEndpoint(Path(self._folder.name) / str(self._generation)), key=b"of these ranks"))
+            meeting = Rendezvous(FileEndpoint(Path(self._folder.name) / str(self._generation)), key=b"of these ranks")
+            others = {size: other for size, other in self._meetings.items() if 1 in (size, world_size)}  # in other processes
+            self._meetings = {**others, world_size: meeting}
         for rank in range(world_size):
-            self._pipes[rank].send((_run, (rank, world_size, self._meeting[1], pickle.dumps((function, args)))))
-        return self._answers(range(world_size))
+            self._pipes[first + rank].send((_run, (rank, world_size, self._meetings[world_size], pickle.dumps((function, args)))))
+        return self._answers(range(first, first + world_size))
 
     def _answers(self, ranks: Sequence[int]) -> list[Any]:
         answers: dict[int, tuple[bool, Any]] = {}
@@ -123,7 +132,7 @@ class Ranks:
             if not ready:
                 break
         silent = [rank for rank in ranks if rank not in answers]
-        errors = [f"rank {rank}: {value}" for rank, (ok, value) in sorted(answers.items()) if not ok]
+        errors = [f"rank {rank - ranks[0]}: {value}" for rank, (ok, value) in sorted(answers.items()) if not ok]
         if silent or errors:
             for rank in silent:
                 pid = self._processes[rank].pid
@@ -132,7 +141,7 @@ class Ranks:
                     self._processes[rank].join(0.5)
             self._stop()
             self._start()
-            raise RankError("\n".join([*errors, *(f"rank {rank} does not answer" for rank in silent)]))
+            raise RankError("\n".join([*errors, *(f"rank {rank - ranks[0]} does not answer" for rank in silent)]))
         return [answers[rank][1] for rank in ranks]
 
 
