@@ -7,13 +7,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from ..analysis.code_objects import installed_folders
 from .library_text import EMPTY, first_values
-from .symbols import is_symbol
 
 Place = tuple[str, str, str]  # a module, a class in it or "", and the name
 
@@ -29,6 +29,7 @@ _OF_THE_PROCESS = re.compile(
 )
 """Names of what says, with a yes, a no or a count, what a library has done in this process, which another has still to do."""
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
+_MADE_BY_CODE = 1 << 9  # a flag of classes that a `class` statement or the like has made
 PLAIN_CONTAINERS = (dict, list, set, deque)
 MISSING = object()
 
@@ -95,7 +96,25 @@ def _is_other(name: str, first: Any, now: Any) -> bool:
 
 
 def _is_code(value: object) -> bool:
-    return issubclass(type(value), _CODE) or is_symbol(value)
+    return issubclass(type(value), _CODE) or _is_symbol(value)
+
+
+def _is_symbol(value: Any) -> bool:
+    """Return whether `value` comes to itself when its class is asked for it as a pickle would.
+
+    Each process has one such object by a name, made when it is first asked for: another process's may be refused.
+    """
+    kind = type(value)
+    if type(kind) is not type or "__new__" not in vars(kind) or not _says_how_it_reduces(kind):
+        return False
+    with suppress(Exception):
+        function, arguments, *_ = value.__reduce_ex__(4)
+        return function is kind and function(*arguments) is value
+    return False
+
+
+def _says_how_it_reduces(kind: type) -> bool:
+    return any("__reduce__" in vars(base) or "__reduce_ex__" in vars(base) for base in kind.__mro__ if base.__flags__ & _MADE_BY_CODE)
 
 
 def is_the_notebooks(code: Any) -> bool:
