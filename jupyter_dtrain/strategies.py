@@ -40,9 +40,10 @@ class Feature(Enum):
     BEST = "snapshots of the cell, to keep the best of"
     ROLLBACK = "snapshots of the cell, to go back to"
     PAUSE = "steps at whose end all engines wait"
+    HOSTS = "exchanges between engines of several hosts"
 
 
-EVERYDAY = frozenset(Feature) - {Feature.NAMED_SHARDS}
+EVERYDAY = frozenset(Feature) - {Feature.NAMED_SHARDS, Feature.HOSTS}
 """What strategies support that say nothing about it."""
 
 

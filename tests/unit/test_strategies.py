@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain import cluster_options, options, strategies
+from jupyter_dtrain.cluster.launchers import find_launcher
 from jupyter_dtrain.engine.comm.mesh import Mesh
 from jupyter_dtrain.engine.strategies.base import Strategy, load_strategy
 from jupyter_dtrain.errors import UsageError
@@ -117,6 +118,17 @@ def test_a_command_that_a_strategy_does_not_support_is_refused():
     find("auto").require(Feature.PAUSE, "Pausing")
     with pytest.raises(UsageError, match="Pausing needs steps at whose end all engines wait, which --strategy none does not have"):
         find("none").require(Feature.PAUSE, "Pausing")
+
+
+@pytest.mark.parametrize(("strategy", "works"), [("auto", True), ("zero1", True), ("zero3", False), ("tensor", False), ("other", False)])
+def test_hosts_take_a_strategy_that_says_that_it_works_on_several(strategy, works):
+    register(OTHER)
+    launcher, asked = find_launcher("ssh"), RunOptions(strategy=strategy)
+    if works:
+        launcher.check(asked)
+        return
+    with pytest.raises(UsageError, match=f"--strategy {strategy} does not work on several hosts yet: leave it out"):
+        launcher.check(asked)
 
 
 def test_the_kernel_knows_them_without_torch():

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
 from ...options import RunOptions
+from ...strategies import Feature, find
 from ..base import Cluster, Launcher, Progress
 from ..devices import DevicePlan
 from . import host_agent
@@ -57,7 +58,7 @@ class AgentLauncher(Launcher):
         asked = {
             "--vary": bool(options.vary),
             f"--mesh {options.mesh}": options.mesh is not None,
-            f"--strategy {options.strategy}": options.strategy not in ("auto", "zero1"),
+            f"--strategy {options.strategy}": Feature.HOSTS not in find(options.strategy).supports,
             "--balance auto": options.balance != "off",
         }
         for option, is_given in asked.items():

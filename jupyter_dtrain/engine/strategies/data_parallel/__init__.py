@@ -1,11 +1,12 @@
 """Data parallelism (``--strategy auto``): each rank has a shard of every batch, and gradients are averaged."""
 
-from ....strategies import StrategyInfo, register
+from ....strategies import EVERYDAY, Feature, StrategyInfo, register
 
 INFO = StrategyInfo(
     name="auto",
     summary="is data parallel (DDP): each engine gets a shard of every batch, and gradients are averaged; it is the default",
     implementation=f"{__name__}.strategy:DataParallel",
+    supports=EVERYDAY | {Feature.HOSTS},
     known_as=("ddp", "dp", "data-parallel", "data_parallel"),
 )
 register(INFO)
