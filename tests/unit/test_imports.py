@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -130,6 +131,12 @@ def imported(source: str, module: str, *, is_package: bool, known: set[str]) -> 
     return sorted(set(found))
 
 
+@cache
+def imports_of(module: str) -> list[tuple[int, str]]:
+    path = MODULES[module]
+    return imported(path.read_text(), module, is_package=path.name == "__init__.py", known=set(MODULES))
+
+
 def part(module: str) -> str:
     return module.partition(".")[0]
 
@@ -158,9 +165,8 @@ def problems(module: str, imports: list[tuple[int, str]]) -> list[str]:
 @pytest.mark.parametrize("module", MODULES)
 def test_imports_point_down(module):
     assert part(module) in LEVELS, f"{part(module)!r} has no place in LEVELS yet; give it one"
-    path = MODULES[module]
-    found = imported(path.read_text(), module, is_package=path.name == "__init__.py", known=set(MODULES))
-    assert not problems(module, found), "\n".join(problems(module, found))
+    found = problems(module, imports_of(module))
+    assert not found, "\n".join(found)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -184,12 +190,8 @@ def test_a_file_is_known_by_its_name():
 
 def test_no_circles():
     graph = {
-        module: {
-            target
-            for _, target in imported(path.read_text(), module, is_package=path.name == "__init__.py", known=set(MODULES))
-            if target != module
-        }
-        for module, path in MODULES.items()
+        module: {target for _, target in imports_of(module) if target != module}
+        for module in MODULES
         if module != "__init__"  # imports lazily, so that a circle through it is none
     }
     try:
