@@ -7,6 +7,7 @@ run of a cell the notebook's names are removed, and the setup runs again, from t
 from __future__ import annotations
 
 import itertools
+from weakref import WeakKeyDictionary
 
 import pytest
 
@@ -45,6 +46,17 @@ def run(notebook: Notebook, cell: CorpusCell, engines: int, options: str = "") -
     ran = notebook.run((f"%%distribute --engines {engines} {options}\n" if engines else "") + cell.cell)
     compared, random = notebook.value(f"(({cell.compare}), {RANDOM})")
     return {"compared": compared, "random": random, "printed": ran.stdout, "result": ran.result or ""}
+
+
+PLAIN_RUNS: WeakKeyDictionary[Notebook, dict[str, dict[str, object]]] = WeakKeyDictionary()
+
+
+def run_plain(notebook: Notebook, cell: CorpusCell) -> dict[str, object]:
+    """Return what :func:`run` has returned of a cell without engines: of several tests of a cell the first runs it."""
+    runs = PLAIN_RUNS.setdefault(notebook, {})
+    if cell.name not in runs:
+        runs[cell.name] = run(notebook, cell, PLAIN)
+    return runs[cell.name]
 
 
 def difference(first: dict[str, object], second: dict[str, object], tolerance: float) -> str | None:
@@ -146,7 +158,7 @@ def test_a_cell_comes_to_the_same_where_all_parameters_are_sharded_or_says_why_n
 
 
 def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int], options: str = "") -> None:
-    plain = run(notebook, cell, PLAIN)
+    plain = run_plain(notebook, cell)
     for engines in numbers:
         # Cells that shard nothing run on one engine; where all compute all of it, it comes to the same too.
         whole = f"{options} --replicate" if engines > 2 else options
@@ -157,7 +169,7 @@ def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int], option
 @pytest.mark.parametrize(("name", "option"), [("dropout_in_a_model", "--rng per-rank"), ("batchnorm", "--batchnorm per-rank")])
 def test_what_may_be_per_rank_is_exact_on_one_engine_and_the_same_every_time(notebook, name, option):
     (cell,) = (cell for cell in CELLS if cell.name == name)
-    plain = run(notebook, cell, PLAIN)
+    plain = run_plain(notebook, cell)
     assert difference(plain, run(notebook, cell, 1, option), cell.tolerance) is None
     first, second = run(notebook, cell, 3, option), run(notebook, cell, 3, option)
     assert difference(first, second, cell.tolerance) is None
