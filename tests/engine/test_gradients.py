@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
@@ -15,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
 
 from jupyter_dtrain.engine.tensor.batch_shard import share_of
-from tests.engine.ranks import Run, double_precision, run_notebook, run_plain
+from tests.engine.ranks import Ranks, Run, double_precision, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 
@@ -139,9 +140,23 @@ problems = st.integers(2, 4).flatmap(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+TRIED = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+@TRIED
 @given(problem=problems)
 def test_the_gradient_is_that_of_one_process(ranks, problem):
+    assert_gradient_of_one_process(ranks, problem)
+
+
+@pytest.mark.long
+@settings(TRIED, max_examples=200)
+@given(problem=problems)
+def test_the_gradient_is_that_of_one_process_for_many_more(ranks, problem):
+    assert_gradient_of_one_process(ranks, problem)
+
+
+def assert_gradient_of_one_process(ranks: Ranks, problem: Problem) -> None:
     with double_precision():
         expected = accumulate(problem)
     world_size = len(problem.speeds)

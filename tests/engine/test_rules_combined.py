@@ -32,7 +32,7 @@ NOT_OF_ONE_SAMPLE = ("is_contiguous", "multinomial", "randn_like", "dropout", "n
 NOT_WITH_GRADIENTS = ("x / x.sum()", "cosine_similarity", "half()")
 # PyTorch itself is wrong (2.13: a median of what is expanded), and a gradient through a division by zero is infinite times nothing.
 NEVER = re.compile(r"expand\(-1, 3, -1\)\n.*median|x = x / \(x > 0\)\.sum\(\)")
-SAMPLE = 300
+SAMPLE = 150
 """Of thousands; `pytest -m long` tries all of them."""
 
 
