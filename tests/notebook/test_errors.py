@@ -23,11 +23,19 @@ len(optimizer.state), model.bias.item() == float(model.bias)
 """
 
 
+@pytest.fixture(scope="module")
+def trained(shared_notebook):
+    """The notebook, whose engines have trained: each test's fixture has them train again behind it."""
+    shared_notebook.run(MODEL)
+    shared_notebook.run(TRAIN)
+    return shared_notebook
+
+
 @pytest.fixture(autouse=True)
-def _still_usable(notebook):
+def _still_usable(trained):
     """After each error: the same processes as before it, none more, and a cell that trains."""
+    notebook = trained
     notebook.run(MODEL)
-    notebook.run(TRAIN)
     processes = set(notebook.cluster_processes())
     yield
     assert set(notebook.cluster_processes()) == processes
