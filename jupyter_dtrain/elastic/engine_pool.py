@@ -13,7 +13,7 @@ from ..cluster.base import Cluster, Progress
 from ..cluster.devices import shares_devices
 from ..cluster.launchers import LOCAL, find_launcher
 from ..cluster_options import ClusterOptions
-from ..errors import ClusterError
+from ..errors import ClusterError, UsageError
 from ..options import RunOptions
 from ..protocol import ClusterUpdate
 from ..system.interpreter import interrupted_before_the_cell
@@ -55,10 +55,12 @@ class EnginePool:
         cluster = self._cluster
         return cluster if cluster is not None and cluster.alive and cluster.has_folders else None
 
-    def prepare(self, options: ClusterOptions) -> None:
-        """Start a cluster in the background if there is none; the next :meth:`start` waits for it."""
+    def prepare(self, options: RunOptions) -> None:
+        """Start a cluster for a run in the background if there is none; the next :meth:`start` waits for it."""
         if self._cluster is None and (self._beginning is None or self._beginning.over):
-            self._beginning = EngineStart(lambda progress: self._started(options, progress))
+            with suppress(UsageError):  # the run is refused when it is submitted, and is to have started nothing
+                self.check(options)
+                self._beginning = EngineStart(lambda progress: self._started(options.cluster, progress))
 
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
         """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""

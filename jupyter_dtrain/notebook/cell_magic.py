@@ -69,7 +69,7 @@ class CellMagic:
             value = self._try(options, cell, source, filename, tree, names)
             return None if is_silenced(source, tree) else value
         if not options.detach:  # it has a process of its own, which starts its engines
-            self._session.begin_cluster(options.cluster)
+            self._session.begin_cluster(options)
         with interrupted_before_the_cell("while the cell's values were packed"):
             bundle = self._packed(options, names)
         output = CellOutput(self._session.run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))

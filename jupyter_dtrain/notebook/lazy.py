@@ -15,9 +15,8 @@ from .comm import Telemetry
 
 if TYPE_CHECKING:
     from ..checkpoint.checkpoint_commands import CheckpointShelf
-    from ..cluster_options import ClusterOptions
     from ..elastic.engine_pool import EnginePool
-    from ..options import View
+    from ..options import RunOptions, View
     from ..protocol import ClusterUpdate, Command, Message, Reply, Snapshot
     from ..runs.archive import RunArchive
     from ..session.session import Session
@@ -73,7 +72,7 @@ class LazySession:
         runs = self._past_runs().answer(protocol.Command(id="", name="list_runs")).runs
         return [text for run in runs for text in (run.name, run.run_id)]
 
-    def begin_cluster(self, options: ClusterOptions) -> None:
+    def begin_cluster(self, options: RunOptions) -> None:
         """Let engines start, if there are none, while this process imports torch and looks at the cell."""
         with self._lock:
             if self._session is None and self._engines is None:

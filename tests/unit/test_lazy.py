@@ -9,7 +9,9 @@ import pytest
 
 from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.elastic import engine_pool
+from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.notebook.lazy import LazySession
+from jupyter_dtrain.options import RunOptions
 from jupyter_dtrain.protocol import ClusterUpdate, Command, EngineInfo
 
 ENGINE = EngineInfo(rank=0, host="here", pid=7, device="cpu", device_name="CPU")
@@ -24,6 +26,11 @@ class Clusters:
         self.begun = threading.Event()
         self.given_up = threading.Event()
         self.running = 0
+        self.refuses = False
+
+    def check(self, _options):
+        if self.refuses:
+            raise UsageError("not here")
 
     def start(self, _options, *, on_progress):
         self.begun.set()
@@ -65,7 +72,7 @@ def session(tmp_path, monkeypatch):
 
 
 def begin(session, clusters, *, until_up=True):
-    session.begin_cluster(ClusterOptions(num_engines=1))
+    session.begin_cluster(RunOptions(cluster=ClusterOptions(num_engines=1)))
     assert clusters.begun.wait(LIMIT)
     if until_up:
         clusters.ready.set()
@@ -79,6 +86,15 @@ def test_closing_ends_engines_that_no_session_has(session, clusters, until_up):
     assert clusters.running == 0
     assert until_up or clusters.given_up.is_set()
     assert session.snapshot().cluster == ClusterUpdate(phase="stopped")
+
+
+def test_none_start_for_a_run_that_is_refused(session, clusters):
+    clusters.refuses = True
+    session.begin_cluster(RunOptions())
+    assert session._engines._beginning is None
+    clusters.refuses = False
+    begin(session, clusters)
+    assert clusters.running == 1
 
 
 @pytest.mark.parametrize("until_up", [True, False], ids=["up", "on their way"])
