@@ -89,7 +89,8 @@ def told(cell, pattern):
     return re.search(pattern, str(cell.contents("update_display_data")))
 
 
-@pytest.mark.parametrize("launcher", one_of(3, ENDS))
+@pytest.mark.long  # Slurm and Kubernetes are tried each time, and of these how jobs are held and removed
+@pytest.mark.parametrize("launcher", ENDS)
 def test_a_job_waits_with_its_reason_trains_on_two_nodes_and_its_end_is_told(notebook, schedulers, expected, launcher):
     end, said = ENDS[launcher]
     schedulers.drain("Not enough free nodes, and all of them are asked for")

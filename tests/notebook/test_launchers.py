@@ -98,7 +98,7 @@ def test_later_cells_share_its_engines_until_another_launcher_is_asked_for(noteb
     ],
 )
 def test_one_that_cannot_be_used_costs_no_cluster(notebook, name, said):
-    notebook.run("%distribute start -n 1 --device cpu --launcher local")
+    notebook.run("%distribute start -n 2 --device cpu --launcher toy")
     engines = notebook.engines()
     cell = notebook.fail(f"%%distribute --launcher {name}\n1 + 1")
     assert cell.error[0] == "UsageError"
