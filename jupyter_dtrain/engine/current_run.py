@@ -18,6 +18,9 @@ from torch.utils.data import DataLoader
 class Clock(Protocol):
     """Where the time of the rank goes."""
 
+    part: int
+    """The part that goes on."""
+
     def switch(self, part: int) -> int:
         """Go over to a part of the time, and return the one before."""
 

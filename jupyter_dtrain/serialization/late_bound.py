@@ -1,7 +1,8 @@
-"""Functions that write, move or remove files, where a notebook holds them itself: in a dict, as a default, in a class of its own.
+"""Functions that rank 0 calls for all, where a notebook holds them itself: in a dict, as a default, in a class of its own.
 
-Rank 0 does for all what these do (``engine/side_effects``), so on an engine others take their place for the time of a run. What arrives for
-one there is bound late: each call finds by its name what stands there then. In any other process it is the function itself.
+They write, move or remove files, or read the clock (``engine/side_effects``), so on an engine others take their place for the time of a
+run. What arrives for one there is bound late: each call finds by its name what stands there then. In any other process it is the function
+itself.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import importlib
 import io
 import os
 import shutil
+import time
 from collections.abc import Callable
 from functools import cache, wraps
 from types import BuiltinFunctionType, FunctionType, ModuleType
@@ -22,6 +24,7 @@ _NAMES = (
     *((os, name) for name in ("mkdir", "remove", "unlink", "rmdir", "rename", "replace")),
     *((shutil, name) for name in ("rmtree", "copyfile", "copy", "copy2")),
     *((torch, name) for name in ("save", "load")),
+    *((time, name) for kind in ("time", "perf_counter", "monotonic", "process_time") for name in (kind, f"{kind}_ns")),
 )
 _FOUND: dict[Any, tuple[str, str]] = {getattr(module, name): (module.__name__, name) for module, name in _NAMES}
 

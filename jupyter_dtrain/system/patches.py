@@ -53,6 +53,7 @@ _LATER = (
 )
 _ONCE = "rank 0 does it for all; a cell that goes on does it once"
 _SEEDS = "all ranks seed alike"
+_ASKED = "the cell's own code gets on every rank what rank 0 gets"
 
 TABLE = (
     # -- models
@@ -113,6 +114,12 @@ TABLE = (
     Replaced("random", "seed", _SEEDS),
     Replaced("random.Random", "seed", _SEEDS),
     Replaced("numpy.random.bit_generator", "randbits", _SEEDS),
+    # -- what the system is asked
+    Replaced("time", "time* perf_counter* monotonic* process_time* localtime gmtime ctime asctime strftime", _ASKED),
+    Replaced("timeit", "default_timer", _ASKED),
+    Replaced("uuid", "uuid1 uuid4", _ASKED),
+    Replaced("secrets", "token_* randbelow randbits choice", _ASKED),
+    Replaced("os", "urandom", _ASKED),
     # -- files
     Replaced("builtins", "open", _ONCE),
     Replaced("io", "open", _ONCE),

@@ -183,3 +183,22 @@ def test_a_set_of_texts_has_one_order_on_all_engines(notebook):
     first, *others = notebook.value("orders")
     assert all(order == first for order in others)
     assert sorted(first, key=int) == [str(number) for number in range(50)]
+
+
+def test_all_engines_read_one_clock_by_whatever_name(notebook):
+    notebook.run("""
+import time
+import jupyter_dtrain
+from time import time as now
+class Watch:
+    def __init__(self, read=time.perf_counter): self.read, self.at = read, read()
+    def lap(self): self.at, before = self.read(), self.at; return self.at - before
+watch = Watch()
+""")
+    notebook.run("""%%distribute --engines 3
+n, begun = 0, now()
+while now() - begun < 0.1: n += 1
+first, laps = watch.lap(), [watch.lap() for _ in range(3)]
+everyone = jupyter_dtrain.gather((n, begun, laps, watch.at))
+""")
+    assert notebook.value("len(everyone), len(set(map(repr, everyone))), n > 0, watch.read is time.perf_counter") == (3, 1, True, True)

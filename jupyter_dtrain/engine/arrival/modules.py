@@ -12,9 +12,12 @@ import importlib
 import io
 import os
 import random
+import secrets
 import shutil
 import sys
 import time
+import timeit
+import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
@@ -167,7 +170,7 @@ def _stamps_of(folder: Path) -> dict[str, Stamp]:
 # run. So the names of the cell's namespace, and of modules beside the notebook, are changed for that time too. And what is imported while a
 # run goes on finds functions that end with it, and is given the real ones afterwards.
 
-_HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, io, os, os.path, shutil)
+_HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, io, os, os.path, shutil, time, timeit, uuid, secrets)
 _BETWEEN_RUNS = [dict(vars(holder)) for holder in _HOLDERS]  # there are thousands of names, of which a run changes some dozens
 
 

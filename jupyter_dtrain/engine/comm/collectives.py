@@ -15,6 +15,7 @@ from torch.futures import Future
 
 from ..timing import COMMUNICATION, Counted
 from .batch_ranks import batch_memory, batch_rank, memory_of, num_batch_ranks
+from .process_group import shared_memory
 from .shared_memory import SharedMemory, in_pieces
 from .transforms import outside_transforms
 
@@ -101,6 +102,17 @@ def all_gather_object(value: Any, memory: SharedMemory | None = None) -> list[An
         texts = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in sizes]
         shared.all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
         return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
+
+
+def of_rank0(value: Any) -> Any:
+    """Return rank 0's `value`: what can be pickled. A collective of all ranks; where they share memory, rank 0 waits for nobody."""
+    shared = shared_memory()
+    if shared is not None:
+        return pickle.loads(shared.of_rank0(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)))
+    with outside_transforms():
+        found = [value]
+        dist.broadcast_object_list(found, src=0)
+        return found[0]
 
 
 def scatter_object(values: Sequence[Any] | None, source: int) -> Any:

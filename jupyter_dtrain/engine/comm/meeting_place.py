@@ -11,6 +11,9 @@ from .peers import Peers
 NOTE = 1 << 16  # bytes in which a rank tells of its last error
 _STATE = struct.Struct("<II")  # number of the exchange, and bytes of it: the same on all ranks, if they do the same
 _FAILED, _FINE, _READ = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD  # in the place of bytes: what a rank has to say of its own part
+_TOLD = 0xFFFE0000  # in the place of bytes, with the size of what follows: rank 0 tells what it has read, and goes on
+_MOST_TOLD = 0xFFFF
+_SEEN = 1 << 16  # bytes of what is told that are looked through
 _LENGTH = struct.Struct("<II")  # of the note, and the number of the exchange that was next when it was written
 
 
@@ -41,7 +44,15 @@ class MeetingPlace:
 
     def is_awaited(self, ranks: Collection[int] | None = None) -> bool:
         """Return whether another rank, of `ranks` if given, has come to an exchange, and waits there, or has left."""
-        return self._peers.has_news(ranks)
+        return any(rank != 0 or not self._only_tells() for rank in self._peers.with_news(ranks))
+
+    def _only_tells(self) -> bool:
+        """Return whether rank 0 has come to no exchange yet, but has told what it has read."""
+        sent = self._peers.peek(0, _SEEN)
+        at = 0
+        while len(sent) >= at + _STATE.size and _is_told(size := _STATE.unpack_from(sent, at)[1]):
+            at += _STATE.size + size - _TOLD
+        return bool(sent) and at >= len(sent)
 
     def watch(self, on_lost: Callable[[], None]) -> None:
         """Let `on_lost` be told that another rank has left, before the error is raised."""
@@ -61,6 +72,34 @@ class MeetingPlace:
         except FailedElsewhere:
             raise
         except BaseException:  # as in `_in_parts`
+            self._peers.close()
+            raise
+
+    def of_rank0(self, own: bytes) -> bytes:
+        """Return `own` of rank 0, which tells it and waits for nobody. A collective: every rank calls this at the same place.
+
+        Raises
+        ------
+        RuntimeError
+            Rank 0 is at another place of the cell.
+        """
+        self._check()
+        assert len(own) <= _MOST_TOLD
+        try:
+            if self._peers.rank == 0:
+                self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD + len(own)) + own)
+                return own
+            found = self._peers.receive_from(0, _STATE.size)
+            number, size = _STATE.unpack(found)
+            if number == self._number & 0xFFFFFFFF and _is_told(size):
+                return self._peers.receive_from(0, size - _TOLD)
+            self._number += 1  # rank 0 is at an exchange: this rank comes to it as well, and says that it is elsewhere
+            self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD))
+            rest = [self._peers.receive_from(rank, _STATE.size) for rank in range(1, self.num_ranks) if rank != self._peers.rank]
+            raise self._elsewhere([_STATE.unpack(other) for other in (found, *rest)])
+        except FailedElsewhere:
+            raise
+        except BaseException:  # as in `barrier`
             self._peers.close()
             raise
 
@@ -114,7 +153,11 @@ class MeetingPlace:
         """Tell the others where this rank is, and return where they are."""
         self._check()
         self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, size))
-        return [_STATE.unpack(state) for state in self._peers.receive(_STATE.size)]
+        found = [_STATE.unpack(state) for state in self._peers.receive(_STATE.size)]
+        while size == _FAILED and self._peers.rank != 0 and _is_told(found[0][1]):  # before it came to where it hears of the failure
+            self._peers.receive_from(0, found[0][1] - _TOLD)
+            found[0] = _STATE.unpack(self._peers.receive_from(0, _STATE.size))
+        return found
 
     def _failures(self, found: list[tuple[int, int]], own: bytes | None) -> Failures:
         """Return what each rank has noted of its failure; `found` is where the others are."""
@@ -142,10 +185,13 @@ class MeetingPlace:
         self._peers.send(state)
         found = self._peers.receive(_STATE.size)
         if any(other != state for other in found):
-            states = [_STATE.unpack(other) for other in found]
-            if any(size == _FAILED for _, size in states):
-                raise FailedElsewhere(self._failures(states, None))
-            raise self._apart()
+            raise self._elsewhere([_STATE.unpack(other) for other in found])
+
+    def _elsewhere(self, states: list[tuple[int, int]]) -> BaseException:
+        """Return what to raise where the others are not where this rank is; `states` says where they are. May be a collective."""
+        if any(size == _FAILED for _, size in states):
+            return FailedElsewhere(self._failures(states, None))
+        return self._apart()
 
     def _apart(self) -> RuntimeError:
         """Return what to raise where ranks are at different places of the cell."""
@@ -155,7 +201,7 @@ class MeetingPlace:
         why = (
             f"{'; '.join(raised)}, which the cell caught. The others did not raise. Do what may fail before the loop, or leave it uncaught."
             if raised
-            else "Does the cell branch on something that differs between ranks (a time, an unseeded random number)?"
+            else "Does the cell branch on something that differs between ranks (`datetime.now()`, an unseeded generator)?"
         )
         self._why_apart = f"The ranks are at different lines of the cell: they called different collectives. {why}"
         return RuntimeError(self._why_apart)
@@ -163,3 +209,7 @@ class MeetingPlace:
     def _check(self) -> None:
         if self._why_apart is not None:  # the cell has caught that
             raise RuntimeError(self._why_apart)
+
+
+def _is_told(size: int) -> bool:
+    return _TOLD <= size <= _TOLD + _MOST_TOLD

@@ -103,9 +103,10 @@ class Peers:
         RuntimeError
             One has left, or has sent nothing for too long.
         """
-        return [self._receive(rank, size) for rank in self._sockets]
+        return [self.receive_from(rank, size) for rank in self._sockets]
 
-    def _receive(self, rank: int, size: int) -> bytes:
+    def receive_from(self, rank: int, size: int) -> bytes:
+        """Return what another rank has sent, so many bytes; raises as :meth:`receive`."""
         try:
             found = self._sockets[rank].recv(size, socket.MSG_WAITALL)
         except BlockingIOError:
@@ -141,14 +142,23 @@ class Peers:
             found[rank] = files[0]
         return found
 
-    def has_news(self, ranks: Collection[int] | None = None) -> bool:
-        """Return whether another rank, of `ranks` if given, has sent something that was not received, or has left."""
+    def with_news(self, ranks: Collection[int] | None = None) -> list[int]:
+        """Return the other ranks, of `ranks` if given, that have sent something that was not received, or have left."""
+        others = [rank for rank in self._sockets if ranks is None or rank in ranks]
+        if any(self._sockets[rank].fileno() < 0 for rank in others):  # this one has left
+            return others
         poll = select.poll()
-        for connection in (one for rank, one in self._sockets.items() if ranks is None or rank in ranks):
-            if connection.fileno() < 0:  # this one has left
-                return True
-            poll.register(connection, select.POLLIN)
-        return bool(poll.poll(0))
+        by_number = {self._sockets[rank].fileno(): rank for rank in others}
+        for number in by_number:
+            poll.register(number, select.POLLIN)
+        return [by_number[number] for number, _ in poll.poll(0)]
+
+    def peek(self, rank: int, size: int) -> bytes:
+        """Return what another rank has sent and was not received, so many bytes at most; nothing where it has left."""
+        try:
+            return self._sockets[rank].recv(size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except OSError:
+            return b""
 
     def close(self) -> None:
         """End the connections, which frees ranks that wait for this one."""

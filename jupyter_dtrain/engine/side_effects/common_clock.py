@@ -1,0 +1,110 @@
+"""What the cell asks of the system, which would tell each rank something else: the time, and random bytes of the system's own.
+
+A cell that stops after a minute, or has a learning rate that goes by the time, is to do the same on all ranks. So what its own code
+reads is what rank 0 has read. Rank 0 waits for nobody; the others read the time after it, so it does not go backwards. What libraries
+read is each rank's own, and so is what is read where ranks do not do the same: while a sample is loaded, in a model's call, in a backward
+pass, in another thread, and in a branch that rank 0 alone takes.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import threading
+import time
+import timeit
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+from ...serialization import late_bound
+from ...system.patches import patched
+from ..comm.collectives import of_rank0
+from ..current_run import current_run
+from ..timing import OTHER
+from ..user_frames import is_users
+
+_READ = (
+    (time, ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns")),
+    (timeit, ("default_timer",)),
+    (uuid, ("uuid1", "uuid4")),
+    (secrets, ("token_bytes", "token_hex", "token_urlsafe", "randbelow", "randbits")),
+    (os, ("urandom",)),
+)
+_OF_NOW = ("localtime", "gmtime", "ctime")
+"""Functions of ``time`` that take the time now where they are given none."""
+
+_BETWEEN = (__file__, late_bound.__file__)
+"""Where a call of the user's goes through."""
+
+
+class CommonClock:
+    """Gives what the cell asks of the system the same on every rank, where the cell's thread does so."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replace what reads the clock and asks for random bytes, until the end of the ``with`` block. Its thread is the cell's."""
+        self._thread = threading.get_ident()
+        now, local, write, write_c = time.time, time.localtime, time.strftime, time.asctime
+        choose, below = secrets.choice, secrets.randbelow
+
+        @wraps(write)
+        def strftime(form: str, *moment: Any) -> str:
+            return write(form, *(moment or (local(self._common(now)),)))
+
+        @wraps(write_c)
+        def asctime(*moment: Any) -> str:
+            return write_c(*(moment or (local(self._common(now)),)))
+
+        @wraps(choose)
+        def choice(among: Any) -> Any:
+            return among[self._common(below, len(among))] if len(among) else choose(among)
+
+        with ExitStack() as stack:
+            for module, names in _READ:
+                for name in names:
+                    stack.enter_context(patched(module, name, self._asking(getattr(module, name))))
+            for name in _OF_NOW:
+                stack.enter_context(patched(time, name, self._of_now(getattr(time, name), now)))
+            stack.enter_context(patched(time, "strftime", strftime))
+            stack.enter_context(patched(time, "asctime", asctime))
+            stack.enter_context(patched(secrets, "choice", choice))
+            yield
+
+    def _asking(self, ask: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(ask)
+        def asked(*args: Any, **kwargs: Any) -> Any:
+            return self._common(ask, *args, **kwargs)
+
+        return asked
+
+    def _of_now(self, tell: Callable[..., Any], now: Callable[[], float]) -> Callable[..., Any]:
+        @wraps(tell)
+        def told(moment: float | None = None) -> Any:
+            return tell(self._common(now) if moment is None else moment)
+
+        return told
+
+    def _common(self, ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Return what `ask` says: to rank 0, where all ranks ask in the cell's own code."""
+        own = ask(*args, **kwargs)  # which raises the same on all of them
+        timing, branches = current_run.timing, current_run.rank0_branches
+        if timing is None or timing.part != OTHER or threading.get_ident() != self._thread or not _user_asks():
+            return own
+        if branches is not None and branches.line() is not None:
+            return own
+        return of_rank0(own)
+
+
+def _user_asks() -> bool:
+    """Return whether the user's code itself has called what calls this: not a library's, nor this project's."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename in _BETWEEN:
+        frame = frame.f_back
+    return is_users(frame.f_code.co_filename)
