@@ -118,6 +118,7 @@ class ParameterAccess:
             stack.enter_context(patched(GlobalTensor, "dispatch", staticmethod(dispatch)))
             stack.enter_context(patched(Zero3Parameter, "touched", self._touched))
             stack.enter_context(patched(Zero3Parameter, "gradient", self._gradient, create=True))
+            stack.enter_context(patched(torch.overrides, "has_torch_function", _but_parameters(torch.overrides.has_torch_function)))
             for module, name in _TRANSFORMS:
                 if hasattr(module, name):
                     stack.enter_context(patched(module, name, self._transform(getattr(module, name))))
@@ -158,6 +159,16 @@ class ParameterAccess:
                 return function(*args, **kwargs)
 
         return called
+
+
+def _but_parameters(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return what tells of no sharded parameter: of plain ones, encoders in evaluation take a way that leaves out what is padded."""
+
+    @wraps(original)
+    def has_torch_function(values: Any) -> bool:
+        return original([value for value in values if not isinstance(value, Zero3Parameter)])
+
+    return has_torch_function
 
 
 def _not_in_the_cell(original: Any, strategy: str) -> Callable[[], Any]:
