@@ -93,13 +93,13 @@ class _Gather(torch.autograd.Function):
 
 class _Copy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, full: torch.Tensor, columns: Columns) -> torch.Tensor:
-        ctx.columns = columns
-        return full.view_as(full)
+    def forward(ctx: Any, full: torch.Tensor, columns: Columns, dtype: torch.dtype) -> torch.Tensor:
+        ctx.columns, ctx.dtype = columns, full.dtype
+        return full.view_as(full) if full.dtype is dtype else full.to(dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return apply(_Reduce, gradient, ctx.columns), None
+        return apply(_Reduce, gradient, ctx.columns).to(ctx.dtype), None, None
 
 
 class _Reduce(torch.autograd.Function):
@@ -110,7 +110,7 @@ class _Reduce(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return apply(_Copy, gradient, ctx.columns), None
+        return apply(_Copy, gradient, ctx.columns, gradient.dtype), None
 
 
 def split(full: torch.Tensor, columns: Columns, dim: int = -1) -> torch.Tensor:
@@ -125,9 +125,10 @@ def gather(local: torch.Tensor, columns: Columns, dim: int = -1) -> torch.Tensor
     return result
 
 
-def copy(full: torch.Tensor, columns: Columns) -> torch.Tensor:
-    """Return a replicated value that local ones are computed of."""
-    result: torch.Tensor = apply(_Copy, full, columns) if full.requires_grad and torch.is_grad_enabled() else full
+def copy(full: torch.Tensor, columns: Columns, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Return a replicated value that local ones are computed of, in that dtype, of which its gradient is added up."""
+    dtype = dtype or full.dtype
+    result: torch.Tensor = apply(_Copy, full, columns, dtype) if full.requires_grad and torch.is_grad_enabled() else full.to(dtype)
     return result
 
 

@@ -28,11 +28,12 @@ from ...tensor.rank0_guard import alone_now
 from ..zero3.parameter_shard import ParameterShard
 from ..zero3.parameter_store import ParameterStore
 from ..zero3.sharded_rows import SharedRows
-from .column_parallel import Columns, copy, gather, reduce, split
+from .column_parallel import Columns, gather, reduce, split
 from .layer_parameter import LayerParameter, rows_of
 from .linear_layers import is_linear, is_value
 from .named_shards import NamedShards
 from .pairs import PairCalls, is_worth_it
+from .precision import Entered, enter, precision_for
 from .replicated_training import check_same
 from .rules import pairs_of, planned_pairs, rule_of
 
@@ -196,7 +197,7 @@ class LayerStore(ParameterStore):
             return None
         if shard.dim:
             return self.by_rows(split(given, shard.columns), weight, shard, bias)
-        return gather(self.by_columns(copy(given, shard.columns), weight, shard, bias), shard.columns)
+        return gather(self.by_columns(enter(given, shard.columns), weight, shard, bias), shard.columns)
 
     def divided(self, weight: Any) -> LayerParameter | None:
         """Return the shard of a weight that the ranks are to compute with now, each with its part."""
@@ -206,14 +207,18 @@ class LayerStore(ParameterStore):
             return None
         return shard
 
-    def by_columns(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return the rank's columns of ``F.linear`` of a value from :func:`copy`."""
-        return nn.functional.linear(given, rows_of(weight, shard, self), self._own(bias, shard.columns))
+    def by_columns(self, given: Entered, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the rank's columns of ``F.linear`` of a value from :func:`enter`."""
+        precision = given.precision
+        return precision.result(precision.linear(given.value, rows_of(weight, shard, self), self._own(bias, shard.columns)))
 
     def by_rows(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
         """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
-        result = reduce(nn.functional.linear(given, rows_of(weight, shard, self)), shard.columns)
-        return result if bias is None else result + bias.to(result.dtype)
+        precision = precision_for(given)
+        result = reduce(precision.linear(precision.operand(given), rows_of(weight, shard, self)), shard.columns)
+        if bias is not None:
+            result = result + precision.operand(bias).to(result.dtype)
+        return precision.result(result)
 
     def _own(self, bias: torch.Tensor | None, columns: Columns) -> torch.Tensor | None:
         """Return the rank's part of a bias."""

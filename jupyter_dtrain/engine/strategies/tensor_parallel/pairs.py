@@ -18,9 +18,10 @@ from torch.overrides import _get_current_function_mode_stack
 from ....errors import UsageError
 from ...module_tree import IdentityMap
 from ...tensor.ops.operands import blank_like
-from .column_parallel import Columns, copy
+from .column_parallel import Columns
 from .layer_parameter import LayerParameter
 from .linear_layers import is_linear, is_value
+from .precision import Entered, enter
 from .rules import Pair, pairs_of, rule_of
 
 _OF_TORCH = ("torch.utils.checkpoint", "torch.utils._device")
@@ -32,8 +33,8 @@ class Layers(Protocol):
     def divided(self, weight: Any) -> LayerParameter | None:
         """Return the shard of a weight that the ranks are to compute with now, each with its part."""
 
-    def by_columns(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return the rank's columns of ``F.linear`` of a value from :func:`copy`."""
+    def by_columns(self, given: Entered, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
+        """Return the rank's columns of ``F.linear`` of a value from :func:`enter`."""
 
     def by_rows(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
         """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
@@ -123,7 +124,7 @@ class _BlockCall:
         self._firsts = {id(first): (pair, shard) for pair, shards in pairs for first, shard in zip(pair.firsts, shards, strict=False)}
         self._seconds = {id(pair.second): (pair, shards[-1]) for pair, shards in pairs}
         self._under_way: Pair | None = None
-        self._given: tuple[Any, torch.Tensor] | None = None  # what the firsts are given, and what they compute with
+        self._given: tuple[Any, Entered] | None = None  # what the firsts are given, and what they compute with
 
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a submodule comes to on this rank; ``NotImplemented``: it is to be called as ever."""
@@ -146,7 +147,7 @@ class _BlockCall:
         if not is_usual or (self._under_way is None and module is not pair.firsts[0]):
             return NotImplemented
         if self._given is None or self._given[0] is not args[0]:
-            self._given = args[0], copy(args[0], shard.columns)
+            self._given = args[0], enter(args[0], shard.columns)
         self._under_way = pair
         return self._layers.by_columns(self._given[1], module.weight, shard, module.bias)
 
