@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform
 from ...module_tree import modules_in
 from ...tensor.rank0_guard import alone_now
+from ..zero3.eligibility import why_replicated
 from ..zero3.parameter_shard import ParameterShard
 from ..zero3.parameter_store import ParameterStore
 from ..zero3.sharded_rows import SharedRows
@@ -67,6 +69,8 @@ class LayerStore(ParameterStore):
     ) -> None:
         super().__init__(memory, **options)
         self.named = NamedShards(patterns)
+        if batches is None:  # groups have different batches, of which a model may compute what it writes
+            self.why_replicated = partial(why_replicated, follows_writes=True)
         self._alike = memory if batches is None else batches.alike
         self._places = [memory.rank] if batches is None else batches.of_place(batches.alike.rank)
         self.collecting: frozenset[int] = frozenset()
@@ -205,7 +209,7 @@ class LayerStore(ParameterStore):
         is_inside = self.depth or self._num_inside or self.in_pass
         if not isinstance(shard, LayerParameter) or shard.uses or not is_inside or self._is_alone or not _is_plain():
             return None
-        return shard
+        return None if shard.is_written() else shard  # the rows are not what it is
 
     def by_columns(self, given: Entered, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
         """Return the rank's columns of ``F.linear`` of a value from :func:`enter`."""
@@ -223,7 +227,7 @@ class LayerStore(ParameterStore):
     def _own(self, bias: torch.Tensor | None, columns: Columns) -> torch.Tensor | None:
         """Return the rank's part of a bias."""
         shard = self.shard_of(bias)
-        if isinstance(shard, LayerParameter) and not shard.uses and bias is not None:
+        if isinstance(shard, LayerParameter) and not shard.uses and not shard.is_written() and bias is not None:
             return rows_of(bias, shard, self)
         return None if bias is None else split(bias, columns, 0)
 

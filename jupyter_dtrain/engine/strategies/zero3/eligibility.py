@@ -12,8 +12,8 @@ from ...forward.module_state import may_write
 from .sharded_rows import quiet
 
 
-def why_replicated(module: nn.Module) -> dict[int, str]:
-    """Return why parameters of `module` are on every rank, by their ``id``."""
+def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[int, str]:
+    """Return why parameters of `module` are on every rank, by their ``id``. `follows_writes`: what its code writes to them is seen."""
     found: dict[int, str] = {}
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -22,7 +22,7 @@ def why_replicated(module: nn.Module) -> dict[int, str]:
             found.update((id(p), "the model is compiled") for p in part.parameters())
         elif isinstance(part, nn.Embedding | nn.EmbeddingBag) and (part.sparse or part.max_norm is not None):
             found[id(part.weight)] = "their gradients are sparse, or lookups write to them"
-    if may_write(module):
+    if not follows_writes and may_write(module):
         found.update((id(p), "the code of the model may write to its weights") for p in module.parameters())
     return found
 

@@ -45,6 +45,7 @@ class ParameterRegistry:
 
     strategy: ClassVar[str] = "zero3"
     """Which messages name."""
+    why_replicated: Callable[..., dict[int, str]] = staticmethod(why_replicated)
 
     def __init__(
         self, memory: SharedMemory, *, say: Callable[[str], None] = lambda _: None, least: int = LEAST, homes: Collection[int] = ()
@@ -64,7 +65,7 @@ class ParameterRegistry:
         if self._known.get(module):
             return
         self._known.set(module, True)
-        reasons = why_replicated(module)
+        reasons = self.why_replicated(module)
         found: dict[int, tuple[str, nn.Parameter]] = {}
         named: list[tuple[str, Any]] = list(module.named_parameters())
         lazy = {id(parameter): name for name, parameter in named if is_lazy(parameter)}

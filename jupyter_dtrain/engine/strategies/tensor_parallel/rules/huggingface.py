@@ -53,7 +53,9 @@ def _attention(module: nn.Module) -> Sequence[Pair]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(isinstance(part, torch.Tensor) for part in value)
-    return value is None or isinstance(value, torch.Tensor | bool | int | float | str)
+    if isinstance(value, torch.Tensor):
+        return value.dim() != 4 or value.shape[1] == 1  # a mask or a bias that is another one for each head
+    return value is None or isinstance(value, bool | int | float | str)
 
 
 def _shows_no_heads(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
