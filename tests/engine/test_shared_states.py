@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm import collectives
+from jupyter_dtrain.engine.strategies.zero1.partition import has_step_of, original_step
 from jupyter_dtrain.engine.strategies.zero1.sharded_optimizer import ShardedOptimizerStates
 from tests.conftest import in_turn
 from tests.engine.ranks import Run, double_precision, models_in
@@ -399,3 +400,14 @@ except RuntimeError as error:
     first, second = ranks.call(2, run_it, AS_IT_COMES, cell, "1", True)
     assert first["said"].startswith("Line 5 needs all engines")
     assert second["said"] is None
+
+
+def test_adamw_steps_as_adam_does_where_it_has_no_step_of_its_own(monkeypatch):
+    """PyTorch gives it one with its first object, unless there was one of Adam's before."""
+    original_step(torch.optim.Adam)
+    if "step" in vars(torch.optim.AdamW):
+        monkeypatch.delattr(torch.optim.AdamW, "step")
+    optimizer = torch.optim.AdamW([torch.zeros(2, requires_grad=True)])
+    assert "step" not in vars(torch.optim.AdamW)
+    assert has_step_of(optimizer, {torch.optim.Adam})
+    assert not has_step_of(optimizer, {torch.optim.SGD})

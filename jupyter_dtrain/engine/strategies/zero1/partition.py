@@ -7,7 +7,7 @@ ask at the same places and so come to the same.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import cache, wraps
 from pathlib import Path
@@ -111,6 +111,12 @@ def has_known_step(optimizer: Optimizer) -> bool:
     """Return whether the steps of `optimizer` are those of one of `KINDS`, and nothing in a class between has a say in them."""
     kind: Any = type(optimizer)
     return _is_known(kind)
+
+
+def has_step_of(optimizer: Optimizer, kinds: Collection[type[Any]]) -> bool:
+    """Return whether an optimizer's step is known, and in the class of `kinds` that it is in; ``AdamW`` may have that of ``Adam``."""
+    owner = next((base for base in type(optimizer).__mro__ if "step" in vars(base)), None)
+    return owner in kinds and has_known_step(optimizer) and not any(group.get("differentiable") for group in optimizer.param_groups)
 
 
 @cache

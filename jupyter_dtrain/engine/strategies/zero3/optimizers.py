@@ -20,7 +20,7 @@ from ....system.patches import patched
 from ....system.resources import give_back as give_back_heap
 from ...module_tree import IdentityMap
 from ...timing import COMMUNICATION, Counted
-from ..zero1.partition import KINDS, Quiet, Step, has_known_step, is_pytorchs, original_step, parameters_of, step_by
+from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, original_step, parameters_of, step_by
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .row_steps import KeptState, is_state_of, num_lists, params_alone, rows_in_place
@@ -152,10 +152,7 @@ class ShardedSteps:
 
     def _is_by_number(self, optimizer: Optimizer) -> bool:
         """Return whether `optimizer` updates each number of a parameter by itself."""
-        kind = next((base for base in type(optimizer).__mro__ if base in KINDS), None)
-        return (
-            kind in self._kinds and has_known_step(optimizer) and not any(group.get("differentiable") for group in optimizer.param_groups)
-        )
+        return has_step_of(optimizer, self._kinds)
 
     def _shards_of(self, optimizer: Optimizer) -> list[ParameterShard]:
         return [shard for parameter in parameters_of(optimizer) if (shard := self._store.shard_of(parameter)) is not None]
