@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.test_tensor_pairs import HEAD, OPTIMIZER
+from tests.engine.test_tensor_pairs import OPTIMIZER
 from tests.engine.test_tensor_parallel import check as check_divided
 from tests.engine.test_zero3 import CLOSE, distance, run_sharded
+from tests.engine.zero3_cells import HEAD
 
 SETUP = f"""{HEAD}
 model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 24, batch_first=True, dropout=0.1), 2)
