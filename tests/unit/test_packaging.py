@@ -54,6 +54,22 @@ def test_every_import_is_a_declared_dependency():
                 assert beside or name.partition(".")[0] in known, f"{path.relative_to(ROOT)}, line {node.lineno}, imports {name}"
 
 
+def test_the_oldest_versions_are_those_that_are_tried_and_told():
+    """`make test-versions` begins with them, and the page of what is supported names them."""
+    wanted = [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["demo"]]
+    oldest = dict(re.split(">=", requirement)[:2] for requirement in wanted)
+    (tried, *_) = re.findall(r"^try (\S+==.*)$", (ROOT / "tests/browser/versions.sh").read_text(), re.MULTILINE)
+    page = (ROOT / "docs/supported.md").read_text()
+    readme = (ROOT / "README.md").read_text()
+    names = {"ipykernel": "ipykernel", "ipython": "IPython", "jupyterlab": "JupyterLab"}
+    for name, version in re.findall(r"(\w+)==(\S+)", tried):
+        assert f"{version}.".startswith(f"{oldest[name]}."), (name, version, oldest[name])
+        assert f"{names[name]} {oldest[name]}" in page or (f"| {names[name]} |" in page and f"{oldest[name]} and newer" in page), name
+    python = PROJECT["project"]["requires-python"].removeprefix(">=")
+    assert f"Python {python}, PyTorch {oldest['torch']} and JupyterLab {oldest['jupyterlab']} or newer" in readme
+    assert f"IPython {oldest['ipython']} and ipykernel {oldest['ipykernel']}" in readme
+
+
 def test_one_version_of_torch_is_installed_first():
     for file in ("Makefile", "binder/postBuild"):
         assert f"torch=={CONSTRAINTS['torch']}+cpu" in (ROOT / file).read_text(), file
