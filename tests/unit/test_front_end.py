@@ -12,8 +12,9 @@ import pytest
 import traitlets
 from IPython.core.interactiveshell import InteractiveShell
 
-from jupyter_dtrain.notebook import front_end
+from jupyter_dtrain.notebook import display, front_end, output
 from jupyter_dtrain.notebook.front_end import new_run_widget
+from jupyter_dtrain.notebook.output import CellOutput
 from jupyter_dtrain.notebook.run_widget import RunWidget
 from jupyter_dtrain.protocol import WIDGET_MODULE
 
@@ -126,3 +127,16 @@ def test_run_widget_close_leaves_nothing_to_save():
     assert set(ipywidgets.Widget.get_manager_state()["state"]) > before
     widget.close()
     assert set(ipywidgets.Widget.get_manager_state()["state"]) == before
+
+
+def test_what_the_project_says_is_no_error_output(capsys, monkeypatch):
+    shown = []
+    monkeypatch.setattr(display, "publish_display_data", lambda data, metadata: shown.append((data, metadata)))
+    monkeypatch.setattr(output, "is_notebook", lambda: True)
+    CellOutput().say("going on from <step> 578")
+    assert capsys.readouterr() == ("", "")
+    ((data, metadata),) = shown
+    assert data["text/plain"] == "going on from <step> 578"
+    assert "going on from &lt;step&gt; 578" in data["text/html"]
+    assert "red" not in data["text/html"]
+    assert metadata == display.NOTICE
