@@ -17,6 +17,7 @@ import torch
 
 from ..protocol import Message, TimeSplit
 from ..system import read_counters
+from .busiest_line import BusiestLine
 from .current_run import current_run
 
 OTHER, DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OUTSIDE = range(7)  # the last: before and after the cell
@@ -40,6 +41,7 @@ class Timing:
         self.part = OUTSIDE
         self.num_workers: int | None = None
         self._read_before = read_counters.Counts()
+        self._busiest = BusiestLine()
 
     def switch(self, part: int) -> int:
         """Go over to `part`, and return the one before: going back to it is a switch too."""
@@ -53,6 +55,7 @@ class Timing:
         """Begin to count."""
         read_counters.own()
         self._read_before = read_counters.read()
+        self._busiest = BusiestLine()
         current_run.timing = self
         self.switch(OTHER)
 
@@ -68,6 +71,9 @@ class Timing:
         if now == self._reported:
             return []
         self._reported = now
+        if self.part == OTHER:
+            self._busiest.look()
+        filename, line = self._busiest.found()
         read = [after - before for before, after in zip(self._read_before, read_counters.read(), strict=True)]
         return [
             TimeSplit(
@@ -80,6 +86,8 @@ class Timing:
                 optimizer=now[OPTIMIZER],
                 other=now[OTHER],
                 num_workers=self.num_workers,
+                busiest_file=filename,
+                busiest_line=line,
                 rows=int(read[read_counters.ROWS]),
                 bytes_read=int(read[read_counters.BYTES]),
                 files=read[read_counters.FILES],

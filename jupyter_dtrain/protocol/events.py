@@ -92,6 +92,8 @@ class TimeSplit(Message):
     Of data sets of this project (``jupyter_dtrain.data``) it has the `rows` that they gave and the `bytes_read` for them, and how many
     seconds all threads and workers were busy with `files`, with computing `partitions`, with `decoding` and with `transforms` of samples:
     they are no parts of the time, as they go on beside it.
+
+    `busiest_line` of `busiest_file` takes most of `other`, and `busiest_code` is what it says; line 0: none stands out.
     """
 
     rank: int
@@ -109,6 +111,9 @@ class TimeSplit(Message):
     partitions: float = 0.0
     decoding: float = 0.0
     transforms: float = 0.0
+    busiest_file: str = ""
+    busiest_line: int = 0
+    busiest_code: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,6 +15,8 @@ from ..protocol import DeviceUse, Hyperparameters, Notice, TimeSplit, Value
 # an engine that died, goes on from what was spent before.
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
+MAX_CODE = 200
+"""Characters of a line that are shown."""
 READ = ("rows", "bytes_read", "files", "partitions", "decoding", "transforms")
 
 
@@ -35,6 +38,10 @@ class TimeSplits:
         before = self._before.get(split.rank)
         if before is not None:
             split = replace(split, **{part: getattr(before, part) + getattr(split, part) for part in (*PARTS, *READ)})
+        if split.busiest_line and not split.busiest_code:
+            # Here, where the notebook's cells are: an engine has their code and not their text.
+            code = linecache.getline(split.busiest_file, split.busiest_line).strip()
+            split = replace(split, busiest_code=code[:MAX_CODE])
         self._now[split.rank] = split
         self._fresh.add(split.rank)
         return split

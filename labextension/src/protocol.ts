@@ -171,6 +171,9 @@ export interface IDeviceUse {
  * workers were busy with `files`, with computing `partitions`, with `decoding`
  * and with `transforms` of samples: they are no parts of the time, as they go
  * on beside it.
+ *
+ * `busiest_line` of `busiest_file` takes most of `other`, and `busiest_code` is
+ * what it says; line 0: none stands out.
  */
 export interface ITimeSplit {
   type: 'time_split';
@@ -189,6 +192,9 @@ export interface ITimeSplit {
   partitions: number;
   decoding: number;
   transforms: number;
+  busiest_file: string;
+  busiest_line: number;
+  busiest_code: string;
 }
 
 /**

@@ -12,9 +12,14 @@ import {
 
 type Seconds = Record<Part | Reading | 'rows' | 'bytes_read', number>;
 
-const NOTHING = Object.fromEntries(
-  [...PARTS, ...READING, 'rows', 'bytes_read'].map(part => [part, 0])
-) as Seconds;
+const NOTHING = {
+  ...(Object.fromEntries(
+    [...PARTS, ...READING, 'rows', 'bytes_read'].map(part => [part, 0])
+  ) as Seconds),
+  busiest_file: '',
+  busiest_line: 0,
+  busiest_code: ''
+};
 
 /** A rank after 20 steps that took these seconds. */
 function rank(number: number, parts: Partial<Seconds>, workers = 0): RankTimes {
@@ -122,8 +127,32 @@ describe('the advice', () => {
       const ranks = [0, 1].map(number =>
         rank(number, { forward: 2, backward: 3, [part]: 5 })
       );
-      assert.deepEqual(advise(ranks), { kind: part, share: 0.5 });
+      const { kind, ...told } = advise(ranks);
+      assert.deepEqual(
+        { line: null, kind, ...told },
+        { line: null, kind: part, share: 0.5 }
+      );
     }
+  });
+
+  it('names the line that takes it', () => {
+    const slow = new RankTimes({
+      ...NOTHING,
+      forward: 3,
+      other: 7,
+      rank: 1,
+      step: 20,
+      num_workers: 0,
+      busiest_file: 'cell',
+      busiest_line: 3,
+      busiest_code: 'x = augment(x)'
+    });
+    const ranks = [rank(0, { forward: 5, other: 5 }), slow];
+    assert.deepEqual(advise(ranks), {
+      kind: 'other',
+      share: 0.6,
+      line: { line: 3, code: 'x = augment(x)' }
+    });
   });
 
   it('says when nothing stands out', () => {

@@ -134,6 +134,23 @@ def test_the_sidebar_is_told_of_the_loss_while_the_cell_runs(notebook):
         notebook.close_comm(comm)
 
 
+def test_the_line_of_the_cell_that_takes_long_is_told(notebook):
+    telemetry = notebook.open_comm(TELEMETRY_TARGET)
+    notebook.run("import jupyter_dtrain, time" + SETUP)
+    slow = TRAIN.replace("range(2)", "range(100_000)").replace("optimizer.step()\n", "optimizer.step()\n        time.sleep(0.03)\n")
+    cell = notebook.start("%%distribute --engines 2 --name slow" + slow)
+
+    def lines():
+        told = [message for data in notebook.heard(telemetry) for message in data["messages"] if message["type"] == "time_split"]
+        return {(one["rank"], one["busiest_line"], one["busiest_code"]) for one in told if one["busiest_line"]}
+
+    notebook.wait(lambda: {rank for rank, *_ in lines()} == {0, 1}, "a line of each rank", cell)
+    notebook.interrupt()
+    notebook.finish(cell)
+    assert {told[1:] for told in lines()} == {(8, "time.sleep(0.03)")}
+    notebook.close_comm(telemetry)
+
+
 def test_the_last_run_is_told_by_status(notebook):
     notebook.run(SETUP)
     notebook.run(f"%%distribute --engines 2 --name status{TRAIN}")

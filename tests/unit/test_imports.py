@@ -56,6 +56,7 @@ LEVELS = {
 ENGINE_ORDER = [
     "user_frames",
     "current_run",
+    "busiest_line",
     "timing",
     "memory",
     "module_tree",

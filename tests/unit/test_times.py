@@ -149,3 +149,32 @@ def test_views_get_what_has_changed_and_a_new_view_all_of_it():
     assert messages == run.times() == [split(0, data=1.0), split(1, data=2.0)]
     run.apply(split(1, data=4.0))
     assert [message for message in run.drain() if isinstance(message, TimeSplit)] == [split(1, data=4.0)]
+
+
+def test_the_line_that_takes_the_rest_of_the_time_is_named(tmp_path):
+    cell = tmp_path / "cell.py"
+    cell.write_text("def train(wait, stop):\n    while not stop.is_set():\n        wait(0.005)\n        sum(range(10))\n")
+    namespace: dict[str, object] = {}
+    exec(compile(cell.read_text(), str(cell), "exec"), namespace)
+    stop, timings = threading.Event(), []
+
+    def run():
+        timings.append(Timing(0, torch.device("cpu")))
+        timings[0].start()
+        namespace["train"](time.sleep, stop)  # type: ignore[operator]
+        with Counted(FORWARD):  # whatever line that is in
+            seen.append(timings[0].drain(2))
+
+    seen: list[list] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    found, times = split(0), TimeSplits()
+    deadline = time.monotonic() + 60
+    while not found.busiest_line:
+        assert time.monotonic() < deadline, "no line stands out"
+        time.sleep(0.001)  # as reports come, which are no part of the cell
+        found = next((times.add(one) for timing in timings for one in timing.drain(1)), found)
+    stop.set()
+    thread.join(60)
+    assert (found.busiest_line, found.busiest_code) == (3, "wait(0.005)")
+    assert seen[0][0].busiest_line == 3

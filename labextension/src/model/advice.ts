@@ -3,7 +3,14 @@
  * most, as a code with its numbers; the views make a sentence of it.
  */
 
-import { PARTS, total, type Part, type RankTimes, type Reading } from './times';
+import {
+  PARTS,
+  total,
+  type IBusiestLine,
+  type Part,
+  type RankTimes,
+  type Reading
+} from './times';
 
 export type Advice =
   | { kind: 'too-early' }
@@ -23,8 +30,8 @@ export type Advice =
   /** Ranks exchange more than they compute. */
   | { kind: 'communication'; share: number }
   | { kind: 'optimizer'; share: number }
-  /** The cell's own code takes the time. */
-  | { kind: 'other'; share: number }
+  /** The cell's own code takes the time, most of it in one line where one stands out. */
+  | { kind: 'other'; share: number; line: IBusiestLine | null }
   /** Most of the time is spent on forward and backward passes. */
   | { kind: 'good'; share: number };
 
@@ -66,10 +73,14 @@ export function advise(ranks: readonly RankTimes[]): Advice {
   if (late !== null && mean.communication >= MUCH.data) {
     return { kind: 'straggler', share: mean.communication, ...late };
   }
-  for (const kind of ['communication', 'optimizer', 'other'] as const) {
+  for (const kind of ['communication', 'optimizer'] as const) {
     if (mean[kind] >= MUCH[kind]) {
       return { kind, share: mean[kind] };
     }
+  }
+  if (mean.other >= MUCH.other) {
+    const line = largest(ready, 'other').busiest;
+    return { kind: 'other', share: mean.other, line };
   }
   return { kind: 'good', share: mean.forward + mean.backward };
 }

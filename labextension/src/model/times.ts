@@ -31,6 +31,12 @@ type Recent = Record<Part | Reading, number>;
 /** "Of late" is between one and two of these, in seconds of the rank. */
 const RECENT_S = 5;
 
+/** A line of the user's code, by its number in its cell; its code may be unknown. */
+export interface IBusiestLine {
+  line: number;
+  code: string;
+}
+
 /** The reports of one rank. Each has the sums since the run began. */
 export class RankTimes {
   constructor(first: TimeSplit) {
@@ -90,6 +96,12 @@ export class RankTimes {
       recent[other] > recent[one] ? other : one
     );
     return all > 0 && all >= recent.data / 3 ? most : null;
+  }
+
+  /** The user's line that takes most of the rest of the cell; `null`: none stands out. */
+  get busiest(): IBusiestLine | null {
+    const { busiest_line: line, busiest_code: code } = this._now;
+    return line > 0 ? { line, code } : null;
   }
 
   private _difference(): Recent {

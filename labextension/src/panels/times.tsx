@@ -3,7 +3,13 @@
 import * as React from 'react';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import { advise, type Advice } from '../model/advice';
-import { PARTS, total, type Part, type RankTimes } from '../model/times';
+import {
+  PARTS,
+  total,
+  type IBusiestLine,
+  type Part,
+  type RankTimes
+} from '../model/times';
 import { formatPercent, formatSeconds } from './format';
 import { View } from './view';
 
@@ -170,10 +176,7 @@ function adviceText(
         percent
       );
     case 'other':
-      return trans.__(
-        'The cell’s own code takes %1 of the time, outside models, backward passes and loaders. Check per-step work such as augmentation, logging and printing.',
-        percent
-      );
+      return otherText(advice.line, percent, trans);
     case 'good':
       return trans.__(
         'Nothing stands out: %1 of the time goes into forward and backward passes.',
@@ -183,6 +186,25 @@ function adviceText(
 }
 
 /** What a rank waits for that waits for data, and what would make it less. */
+function otherText(
+  line: IBusiestLine | null,
+  percent: string,
+  trans: TranslationBundle
+): string {
+  if (line === null) {
+    return trans.__(
+      'The cell’s own code takes %1 of the time, outside models, backward passes and loaders. Check per-step work such as augmentation, logging and printing.',
+      percent
+    );
+  }
+  const text = trans.__(
+    'The cell’s own code takes %1 of the time, outside models, backward passes and loaders: mostly line %2',
+    percent,
+    String(line.line)
+  );
+  return line.code === '' ? `${text}.` : `${text}: ${line.code}`;
+}
+
 function dataText(
   advice: Advice & { kind: 'data' },
   percent: string,
