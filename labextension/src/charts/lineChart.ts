@@ -135,8 +135,10 @@ export class LineChart {
       return;
     }
     this._frame = { ...this._frame, hover: x };
-    const left = x === null ? -10 : this._plot.valToPos(x, 'x');
-    this._plot.setCursor({ left, top: x === null ? -10 : 0 }, false);
+    if (x !== null || (this._plot.cursor.left ?? -10) >= 0) {
+      const left = x === null ? -10 : this._plot.valToPos(x, 'x');
+      this._plot.setCursor({ left, top: x === null ? -10 : 0 }, false);
+    }
     this._describe(x);
   }
 

@@ -18,8 +18,8 @@ export interface IRunPlotsOptions {
   hasTools: boolean;
 }
 
-/** Milliseconds between two drawings of what the kernel tells. */
-const INTERVAL_MS = 500;
+/** Milliseconds between two drawings of what the kernel tells: large charts take long to paint, and a second moves few of their points. */
+const INTERVAL_MS = 1000;
 const HEIGHT = 240;
 
 export class RunPlots {

@@ -22,11 +22,10 @@ import {
 } from '../model/lines';
 import type { PlotOptions } from '../model/plotOptions';
 import { formatCount, formatDuration, formatTick, formatValue } from './format';
+import { workInFrame } from './frameWork';
 
 const HEIGHT = 170;
 const SMALL_HEIGHT = 110;
-/** Charts that are drawn in one frame: each takes some milliseconds. */
-const PER_FRAME = 2;
 /** Charts are drawn before they are scrolled to, by so much. */
 const AHEAD = '100px';
 /** Curves that every run has and that are seldom looked at. */
@@ -125,26 +124,28 @@ export class CurvePlots {
    * newest values of others; return whether more are left for the next frame.
    */
   drawSome(): boolean {
-    let done = 0;
-    for (const [stem, waiting] of this._waiting) {
-      const chart = this._charts.get(stem);
-      const isInView = chart !== undefined && this._inView.has(chart.node);
-      if (waiting.isTold && !isInView) {
-        continue;
+    return workInFrame(
+      this._waiting,
+      ([stem, waiting]) => {
+        const chart = this._charts.get(stem);
+        if (chart !== undefined && this._inView.has(chart.node)) {
+          return 'drawn';
+        }
+        return waiting.isTold ? 'nothing' : 'told';
+      },
+      ([stem, waiting], due) => {
+        const chart = this._charts.get(stem);
+        const frame = waiting.frame();
+        if (due === 'drawn') {
+          this._waiting.delete(stem);
+          chart?.draw(frame);
+        } else {
+          waiting.isTold = true;
+          chart?.tell(frame);
+        }
+        return { lines: frame.lines.length };
       }
-      if (done === PER_FRAME) {
-        return true;
-      }
-      if (isInView) {
-        this._waiting.delete(stem);
-        chart.draw(waiting.frame());
-      } else {
-        waiting.isTold = true;
-        chart?.tell(waiting.frame());
-      }
-      done += 1;
-    }
-    return false;
+    );
   }
 
   /** Draw everything again in the colours of another theme. */

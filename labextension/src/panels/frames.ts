@@ -121,7 +121,14 @@ export class Frames {
         return this._updated + this._spent / SOON_SHARE;
       case 'later': {
         const pause = Math.min(LONGEST_MS, this._spent / SHARE);
-        return Math.max(this._ended + interval, this._updated + pause);
+        return together(
+          Math.max(
+            this._ended,
+            this._updated + interval / 2,
+            this._updated + pause
+          ),
+          interval
+        );
       }
     }
   }
@@ -138,6 +145,14 @@ export class Frames {
   private _spent = 0;
   /** What is to be drawn; `null`: nothing has changed. */
   private _wanted: Urgency | null = null;
+}
+
+/**
+ * The first moment from `due` on at which all that has this interval is drawn:
+ * one frame for all of a page costs little more than one for a part of it.
+ */
+function together(due: number, interval: number): number {
+  return interval === 0 ? due : Math.ceil(due / interval) * interval;
 }
 
 const URGENCIES: Record<Urgency, number> = { later: 0, soon: 1, now: 2 };
