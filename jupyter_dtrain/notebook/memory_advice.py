@@ -47,7 +47,8 @@ def name_plan(error: BaseException, namespace: Mapping[str, Any], task: Task) ->
 def _less(namespace: Mapping[str, Any], task: Task) -> str:
     from ..analysis.names import find_names
     from ..cluster.gpus import bytes_for_each
-    from ..planning.memory_plan import less_than, measure, plans, strategies_on
+    from ..planning.engine_plan import plans
+    from ..planning.memory_plan import less_than, measure, strategies_on
 
     tree, device, engines = ast.parse(task.source), task.device.partition(":")[0], task.world_size
     values = {name: namespace[name] for name in find_names(tree) if name in namespace}

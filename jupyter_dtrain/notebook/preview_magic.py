@@ -35,7 +35,8 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     from ..analysis.names import find_names
     from ..cluster.devices import plan_devices
     from ..cluster.gpus import bytes_for_each
-    from ..planning.memory_plan import choice, measure, plans, strategies_on, table
+    from ..planning.engine_plan import plans
+    from ..planning.memory_plan import choice, measure, strategies_on, table
 
     if cluster.hosts:
         raise UsageError("%distribute plan knows the memory of this host alone: omit --hosts, and give --engines N.")

@@ -7,22 +7,26 @@ random numbers drawn, and the notebook sees nothing of it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import UsageError
-from .live_bytes import LiveBytes, StepMemory
+from .live_bytes import LayerMemory, LiveBytes, StepMemory, between
+from .model_cut import groups_of
 
 Call = Callable[[nn.Module, Any], Any]
 STEPS = 2  # the first makes the optimizer's state, the second has it from the beginning on
+LARGE = 1 << 16
+"""Bytes of the weight of a linear layer that is divided by columns."""
 
 
 def first_batch(loader: Any) -> Any:
@@ -48,7 +52,9 @@ def batch_size_of(batch: Any) -> int:
 def train_on_fakes(
     model: nn.Module, optimizers: Sequence[Optimizer], loader: Any, engines: Sequence[int], *, device: str, call: Call
 ) -> tuple[int, dict[int, StepMemory]]:
-    """Take two training steps on each share of a batch that an engine can have. The model and the optimizers are of no use afterwards.
+    """Take two training steps on shares of a batch that an engine can have. The model and the optimizers are of no use afterwards.
+
+    Steps are taken on the smallest share and the largest. What those between take is between, as most of it goes by samples.
 
     Parameters
     ----------
@@ -79,10 +85,12 @@ def train_on_fakes(
         for optimizer in optimizers:
             _follow(optimizer, parameters)
         model.train()
-        return size, {
+        shares = sorted({-(-size // number) for number in engines})
+        ends = {
             share: _steps(model, optimizers, tree_map(lambda leaf, share=share: _part(leaf, size, share, mode, device), batch), call)
-            for share in dict.fromkeys(-(-size // number) for number in engines)
+            for share in dict.fromkeys((shares[0], shares[-1]))
         }
+        return size, {share: ends.get(share) or between(share, ends) for share in shares}
 
 
 def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -> Any:
@@ -97,25 +105,59 @@ def _steps(model: nn.Module, optimizers: Sequence[Optimizer], batch: Any, call: 
     states = [leaf for optimizer in optimizers for leaf in tree_leaves([*optimizer.state.values()])]
     for value in (*model.parameters(), *model.buffers(), *tree_leaves(batch), *states):
         live.add(value)
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda one: None if one.grad is None else live.add_gradient(one.grad))
+        for parameter in model.parameters()
+        if parameter.requires_grad
+    ]
     with live:
         for _ in range(STEPS):
+            live.lap()
             output = call(model, batch)
             loss, name = loss_of(output, batch)
             loss.backward()
+            passed = live.lap()
             for optimizer in optimizers:
                 optimizer.step()
+            stepped = live.lap()
             gradients = sum(_bytes(parameter.grad) for parameter in model.parameters() if parameter.grad is not None)
+            layers = tuple(_layers(model, optimizers))
             del output, loss
             model.zero_grad()
+    for hook in hooks:
+        hook.remove()
+    parameters, buffers = sum(map(_bytes, model.parameters())), sum(map(_bytes, model.buffers()))
+    state = sum(_bytes(leaf) for one in optimizers for leaf in tree_leaves([*one.state.values()]) if torch.is_tensor(leaf))
+    kept = parameters + buffers + state
     return StepMemory(
-        parameters=sum(map(_bytes, model.parameters())),
-        buffers=sum(map(_bytes, model.buffers())),
+        parameters=parameters,
+        buffers=buffers,
         gradients=gradients,
-        optimizer=sum(_bytes(leaf) for one in optimizers for leaf in tree_leaves([*one.state.values()]) if torch.is_tensor(leaf)),
+        optimizer=state,
         peak=live.peak,
-        largest=max(map(_of_block, _blocks(model)), default=0),
+        sizes=tuple(map(_bytes, model.parameters())),
+        groups=tuple(sum(map(_bytes, group)) for group in groups_of(model)),
         loss=name,
+        layers=layers,
+        passing=max(0, passed.most - kept),
+        ungraded=max(0, passed.ungraded - kept),
+        remaining=max(0, passed.now - kept - gradients),
+        updating=max(0, stepped.most - passed.now),
     )
+
+
+def is_divided_by_columns(module: nn.Module) -> bool:
+    """Return whether `module` is a large linear layer, as `--strategy tensor` takes it."""
+    is_linear = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
+    return is_linear and not isinstance(module, NonDynamicallyQuantizableLinear) and module.weight.nbytes >= LARGE
+
+
+def _layers(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[LayerMemory]:
+    layers = [module for module in model.modules() if is_divided_by_columns(module)]
+    for parameter in {id(p): p for layer in layers for p in layer.parameters(recurse=False)}.values():
+        kept = [leaf for one in optimizers for leaf in tree_leaves(one.state.get(parameter, {})) if torch.is_tensor(leaf)]
+        gradient = 0 if parameter.grad is None else _bytes(parameter.grad)
+        yield LayerMemory(parameter.shape[0], _bytes(parameter), gradient, sum(map(_bytes, kept)))
 
 
 def _make_fake(model: nn.Module, mode: FakeTensorMode, device: str) -> dict[int, nn.Parameter]:
@@ -172,15 +214,6 @@ def loss_of(output: Any, batch: Any) -> tuple[torch.Tensor, str]:
     if target is not None and target.is_floating_point() and target.numel() == first.numel():
         return F.mse_loss(first, target.view_as(first)), "mse_loss"
     return first.square().mean(), "the mean square of the output"
-
-
-def _blocks(model: nn.Module) -> list[nn.Module]:
-    repeated = [child for module in model.modules() if isinstance(module, nn.ModuleList | nn.Sequential) for child in module]
-    return repeated or list(model.children()) or [model]
-
-
-def _of_block(block: nn.Module) -> int:
-    return sum(map(_bytes, block.parameters()))
 
 
 def _bytes(tensor: torch.Tensor) -> int:

@@ -14,44 +14,14 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..errors import UsageError
-from ..strategies import Divided, Feature, StrategyInfo, available
+from ..strategies import Feature, StrategyInfo, available
 from ..system.resources import size_text
+from .engine_plan import MARGIN, Plan, divides_columns, groups_of_engines
 from .fake_step import Call, train_on_fakes
 from .forked import call_in_fork
 from .live_bytes import StepMemory
 
 LIMIT = timedelta(seconds=60)
-MARGIN = 1.15
-"""How much more than its tensors an engine is taken to need: the allocator's gaps, and the work space of libraries."""
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What an engine takes under a strategy.
-
-    Attributes
-    ----------
-    engines : int
-    strategy : StrategyInfo
-    parameters, gradients, optimizer, activations : int
-        Bytes of tensors, at the moment of a step when it has most of them.
-    """
-
-    engines: int
-    strategy: StrategyInfo
-    parameters: int
-    gradients: int
-    optimizer: int
-    activations: int
-
-    @property
-    def total(self) -> int:
-        """Bytes of all of it."""
-        return self.parameters + self.gradients + self.optimizer + self.activations
-
-    def fits(self, capacity: int) -> bool:
-        """Return whether a device of `capacity` bytes has room for it."""
-        return self.total * MARGIN <= capacity
 
 
 @dataclass
@@ -117,7 +87,9 @@ def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[in
     call = _calls(tree, name, model)
 
     try:
-        size, steps = call_in_fork(lambda: train_on_fakes(model, optimizers, loader, engines, device=device, call=call), limit=limit)
+        # In groups that divide layers each engine has all of the group's batch.
+        numbers = sorted({1, *engines, *(groups for number in engines for groups in groups_of_engines(number))})
+        size, steps = call_in_fork(lambda: train_on_fakes(model, optimizers, loader, numbers, device=device, call=call), limit=limit)
     except UsageError as error:
         raise UsageError(f"What {name} takes cannot be told before the cell runs: {error}. While it runs, the sidebar shows it.") from None
     return Trained(name, optimizers, size, steps, _not_counted(model, device))
@@ -130,40 +102,9 @@ def _not_counted(model: nn.Module, device: str) -> str:
     return ""
 
 
-def plans(trained: Trained, strategies: Sequence[StrategyInfo], engines: Sequence[int]) -> list[Plan]:
-    """Return what an engine takes under each strategy, for each number of engines; of one engine for the first strategy alone.
-
-    Of a strategy that divides by blocks it is what the engine with the most has at most, its n-th and one block, with activations as if
-    all parts had equally many.
-    """
-    found = []
-    for number in engines:
-        step = trained.steps[-(-trained.batch_size // number)]
-        for info in strategies if number > 1 else strategies[:1]:
-            part = {one: number if one in info.divides else 1 for one in Divided}
-            whole = step.largest if part[Divided.PARAMETERS] > 1 else 0  # of the block at work
-            more = step.largest / max(step.parameters, 1) if info.by_blocks else 0.0  # that the engine with most of it may have
-            found.append(
-                Plan(
-                    engines=number,
-                    strategy=info,
-                    parameters=min(step.parameters, _largest_part(step.parameters, part[Divided.PARAMETERS], more) + whole) + step.buffers,
-                    gradients=_largest_part(step.gradients, part[Divided.GRADIENTS], more),
-                    optimizer=_largest_part(step.optimizer, part[Divided.OPTIMIZER_STATE], more),
-                    activations=step.activations,
-                )
-            )
-    return found
-
-
-def _largest_part(size: int, num_parts: int, more: float) -> int:
-    """Return what the engine with most of `size` bytes has at the most: its part, and a share `more` of all of it."""
-    return min(size, -(-size // num_parts) + int(size * more))
-
-
 def strategies_on(device: str) -> list[StrategyInfo]:
     """Return the strategies of which it is known what they take on such devices."""
-    return [info for info in available() if Feature.SHARDING in info.supports and device in info.divides_on]
+    return [info for info in available() if (Feature.SHARDING in info.supports or divides_columns(info)) and device in info.divides_on]
 
 
 def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | None, str]:
@@ -174,14 +115,14 @@ def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | N
     for plan in candidates:
         if plan.fits(capacity):
             smaller = [one for one in candidates if len(one.strategy.divides) < len(plan.strategy.divides)]
-            why = "it exchanges least" if not smaller else f"{smaller[-1].strategy.name} would take {size_text(smaller[-1].total)}"
+            why = "it exchanges least" if not smaller else f"{smaller[-1].name} would take {size_text(smaller[-1].total)}"
             return (
                 plan,
-                f"--strategy {plan.strategy.name}: {size_text(plan.total)} of {size_text(capacity)} for each of {engines} engines; {why}.",
+                f"{plan.option}: {size_text(plan.total)} of {size_text(capacity)} for each of {engines} engines; {why}.",
             )
     least = min(candidates, key=lambda plan: plan.total)
     return None, (
-        f"None has room: --strategy {least.strategy.name} takes least, {size_text(least.total)} for each of {engines} engines, which have "
+        f"None has room: {least.option} takes least, {size_text(least.total)} for each of {engines} engines, which have "
         f"{size_text(capacity)}. More engines, a smaller batch_size or --checkpoint-activations take less."
     )
 
@@ -191,14 +132,13 @@ def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) ->
 
     It is the one that exchanges least of those that have room, or else takes least.
     """
-    own = next((plan for plan in found if plan.engines == engines and plan.strategy.name == taken), None)
+    own = next((plan for plan in found if plan.engines == engines and plan.name == taken), None)
     less = [] if own is None else [plan for plan in found if plan.engines == engines and plan.total * MARGIN <= own.total]
     if own is None or not less:
         return ""
     fitting = sorted((plan for plan in less if plan.fits(capacity)), key=lambda plan: len(plan.strategy.divides))
     plan = fitting[0] if fitting else min(less, key=lambda plan: plan.total)
-    takes = f"would take {size_text(plan.total)} on each of {engines} engines, where {taken} takes {size_text(own.total)}"
-    return f"`--strategy {plan.strategy.name}` {takes}."
+    return f"`{plan.option}` would take {size_text(plan.total)} on each of {engines} engines, where {taken} takes {size_text(own.total)}."
 
 
 def table(found: Sequence[Plan]) -> str:
@@ -206,7 +146,7 @@ def table(found: Sequence[Plan]) -> str:
     lines: list[tuple[str, ...]] = [("engines", "strategy", "per engine", "parameters", "gradients", "optimizer", "activations")]
     for plan in found:
         parts = (plan.total, plan.parameters, plan.gradients, plan.optimizer, plan.activations)
-        lines.append((str(plan.engines), plan.strategy.name, *map(size_text, parts)))
+        lines.append((str(plan.engines), plan.name, *map(size_text, parts)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
 

@@ -13,8 +13,8 @@ from jupyter_dtrain.engine.comm.mesh import Mesh
 from jupyter_dtrain.engine.comm.process_group import shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
-from jupyter_dtrain.engine.strategies.pipeline.stage_plan import cut
 from jupyter_dtrain.engine.strategies.pipeline.staged_training import PipelineTraining
+from jupyter_dtrain.planning.model_cut import cut
 from tests.engine import pipeline_cells
 from tests.engine.ranks import RankError, Run
 from tests.engine.test_zero3 import CLOSE, distance, run_connected

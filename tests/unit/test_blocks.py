@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
-from jupyter_dtrain.engine.forward.activation_checkpoint import blocks_in
+from jupyter_dtrain.planning.model_cut import blocks_in
 
 
 class Block(nn.Module):

@@ -9,7 +9,6 @@ what it writes meanwhile (BatchNorm counts each batch) is taken back, so that th
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -19,12 +18,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from ...planning.model_cut import blocks_in
 from ..module_tree import Found, IdentityMap, has_hooks
 from ..rng.generators import generators_in
 from ..rng.streams import OtherStreams
 from .module_state import ModuleState
-
-_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 class CheckpointedBlocks:
@@ -75,39 +73,6 @@ class CheckpointedBlocks:
 class _Block(NamedTuple):
     remembers: bool
     generators: list[Any]
-
-
-def blocks_in(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks of `model`: modules with layers of their own that stand in a list beside others of their class.
-
-    Of blocks in blocks it is the outer ones, but not lists of blocks.
-    """
-    found: dict[int, nn.Module] = {}
-
-    def look(module: nn.Module, *, in_block: bool) -> bool:
-        """Look through `module`, and return whether there are blocks in it."""
-        children = [child for child in module._modules.values() if child is not None]
-        counts = Counter(type(child) for child in children)
-        any_found = False
-        for child in children:
-            repeated = isinstance(module, _LISTS) and counts[type(child)] > 1 and _has_layers(child)
-            is_block = repeated and not isinstance(child, _LISTS) and not in_block
-            if is_block:
-                found[id(child)] = child
-            below = look(child, in_block=in_block or is_block)
-            if repeated and not is_block and not below and not in_block:
-                found[id(child)] = child
-                below = True
-            any_found |= is_block or below
-        return any_found
-
-    look(model, in_block=False)
-    return list(found.values())
-
-
-def _has_layers(module: nn.Module) -> bool:
-    is_called = not isinstance(module, nn.ModuleList | nn.ModuleDict)
-    return is_called and bool(module._modules) and next(module.parameters(), None) is not None
 
 
 def _is_checkpointed() -> bool:

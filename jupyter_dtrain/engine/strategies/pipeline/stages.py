@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ....planning.model_cut import atoms_of, owners_of
 from ...comm.mesh import Mesh
 from ...comm.shared_memory import SharedMemory
 from ...forward.sharded_call import ShardedCall
@@ -24,7 +25,7 @@ from ..zero3.sharded_rows import SharedRows
 from .calls import LOCAL, StageCalls
 from .handover import Handover
 from .stage_parameter import StageParameter
-from .stage_plan import atoms_of, is_chain, modules_in_chain, owners_of, versions
+from .stage_plan import is_chain, modules_in_chain, versions
 
 AXIS = "pp"
 

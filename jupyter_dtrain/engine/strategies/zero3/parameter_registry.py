@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from ....planning.model_cut import blocks_in
 from ...comm.collectives import all_gather_object
 from ...comm.shared_memory import SharedMemory
-from ...forward.activation_checkpoint import blocks_in
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.rank0_guard import all_ranks_come

@@ -1,0 +1,186 @@
+"""What an engine takes under a strategy: a step's bytes, divided as the strategy divides them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..parallel_dims import DATA_PARALLEL
+from ..strategies import Divided, Feature, StrategyInfo
+from .live_bytes import LayerMemory, StepMemory
+from .model_cut import cut
+
+MARGIN = 1.15
+"""How much more than its tensors an engine is taken to need: the allocator's gaps, and the work space of libraries."""
+COLUMNS = "tp"
+"""The axis along which engines have columns of large linear layers, and all of their group's batch."""
+_STATE_ALONE = {Divided.OPTIMIZER_STATE}  # of whole parameters: the largest first, each to the engine that has least
+UNITS = 2
+"""Blocks that are whole at a time: the one at work, and memory for the next one."""
+
+
+class Measured(Protocol):
+    """A model's steps."""
+
+    batch_size: int
+    steps: Mapping[int, StepMemory]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an engine takes under a strategy.
+
+    Attributes
+    ----------
+    engines : int
+    strategy : StrategyInfo
+    parameters, gradients, optimizer, activations : int
+        Bytes of tensors, at the moment of a step when it has most of them.
+    mesh : str
+        The degrees of groups of engines beside each other, as ``--mesh`` takes them; empty without such.
+    """
+
+    engines: int
+    strategy: StrategyInfo
+    parameters: int
+    gradients: int
+    optimizer: int
+    activations: int
+    mesh: str = ""
+
+    @property
+    def name(self) -> str:
+        """What the table calls it."""
+        return self.mesh or self.strategy.name
+
+    @property
+    def option(self) -> str:
+        """What asks for it."""
+        return f"--mesh {self.mesh}" if self.mesh else f"--strategy {self.strategy.name}"
+
+    @property
+    def total(self) -> int:
+        """Bytes of all of it."""
+        return self.parameters + self.gradients + self.optimizer + self.activations
+
+    def fits(self, capacity: int) -> bool:
+        """Return whether a device of `capacity` bytes has room for it."""
+        return self.total * MARGIN <= capacity
+
+
+def divides_columns(info: StrategyInfo) -> bool:
+    """Return whether a strategy divides large linear layers alone."""
+    return info.axis == COLUMNS and bool(info.divides)
+
+
+def plans(trained: Measured, strategies: Sequence[StrategyInfo], engines: Sequence[int]) -> list[Plan]:
+    """Return what an engine takes under each strategy and mesh, for each number of engines; of one engine for the first strategy alone."""
+    found = []
+    for number in engines:
+        found += [_plan(trained, info, number) for info in (strategies if number > 1 else strategies[:1])]
+        beside = [info for info in strategies if info.axis not in (None, DATA_PARALLEL) and Feature.HYBRID in info.supports]
+        found += [_plan(trained, info, number, groups=groups) for info in beside for groups in reversed(groups_of_engines(number))]
+    return found
+
+
+def groups_of_engines(number: int) -> list[int]:
+    """Return into how many groups of two engines and more `number` engines can be divided."""
+    return [groups for groups in range(2, number) if not number % groups]
+
+
+def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1) -> Plan:
+    """Return what an engine takes of `number`, in so many groups that each have all of the model.
+
+    Of a strategy that divides by blocks it is what the engine with the most has at most, its n-th and one block, with activations as if
+    all parts had equally many.
+    """
+    mesh = f"{DATA_PARALLEL}={groups},{info.axis}={number // groups}" if groups > 1 else ""
+    if divides_columns(info):
+        return _plan_by_columns(trained.steps[-(-trained.batch_size // groups)], info, number, groups, mesh)
+    step = trained.steps[-(-trained.batch_size // number)]
+    parts = number // groups  # of the model in a group
+    share = _largest_share(step, info, parts)
+    parameters, gradients, optimizer, updating = (
+        _part(size, share if one in info.divides else 1.0)
+        for size, one in (
+            (step.parameters, Divided.PARAMETERS),
+            (step.gradients, Divided.GRADIENTS),
+            (step.optimizer, Divided.OPTIMIZER_STATE),
+            (step.updating, Divided.OPTIMIZER_STATE),
+        )
+    )
+    passing = _between(step.ungraded, step.passing, gradients, step.gradients)
+    whole = min(step.parameters, UNITS * step.largest) if Divided.PARAMETERS in info.divides and parts > 1 else 0
+    if info.by_blocks:
+        passing += gradients  # of one rank's part, which are added to those of the others
+    if groups > 1:  # a stage lies on the engines of all groups, which fetch it to compute with it
+        whole = max(whole, parameters)
+        parameters, gradients, optimizer, updating = (-(-size // groups) for size in (parameters, gradients, optimizer, updating))
+    return Plan(
+        engines=number,
+        strategy=info,
+        parameters=parameters + whole + step.buffers,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=_activations(passing, gradients, step.remaining + updating),
+        mesh=mesh,
+    )
+
+
+def _plan_by_columns(step: StepMemory, info: StrategyInfo, number: int, groups: int, mesh: str) -> Plan:
+    """Return what an engine takes that has its rows of large linear layers, and all else; `step` is that of all rows of its group."""
+    rows, columns = _away(step, number), _away(step, number // groups)
+    divided = sum(layer.parameters for layer in step.layers if layer.rows >= number)
+    fetched = divided - columns.parameters if groups > 1 else 0  # of the engine's columns, to compute with them
+    gradients, optimizer = step.gradients - rows.gradients, step.optimizer - rows.optimizer
+    updating = step.updating * (step.parameters - rows.parameters) // max(step.parameters, 1)
+    passing = _between(step.ungraded, step.passing, step.gradients - columns.gradients, step.gradients)
+    return Plan(
+        engines=number,
+        strategy=info,
+        parameters=step.parameters + step.buffers - rows.parameters + fetched,
+        gradients=gradients,
+        optimizer=optimizer,
+        activations=_activations(passing, gradients, step.remaining + updating),
+        mesh=mesh,
+    )
+
+
+def _away(step: StepMemory, number: int) -> LayerMemory:
+    """Return what others have of large linear layers, where each of `number` engines has its rows."""
+    away = LayerMemory(0, 0, 0, 0)
+    for layer in step.layers:
+        if layer.rows >= number:
+            saved = layer.rows - -(-layer.rows // number)
+            away = LayerMemory(0, *(there + size * saved // layer.rows for there, size in zip(away[1:], layer[1:], strict=True)))
+    return away
+
+
+def _between(ungraded: int, passing: int, part: int, gradients: int) -> int:
+    """Return the most of a pass with `part` of the gradients, which is at most so far between that with none of them and that with all."""
+    return ungraded + (passing - ungraded) * part // max(gradients, 1)
+
+
+def _activations(passing: int, gradients: int, stepping: int) -> int:
+    """Return what there is beside parameters, gradients and optimizer state as there is most of all."""
+    return max(0, passing - gradients, stepping)
+
+
+def _largest_share(step: StepMemory, info: StrategyInfo, parts: int) -> float:
+    """Return the share of the engine with most, of `parts` that have a part each."""
+    if info.by_blocks:
+        loads = [0] * parts
+        for size, part in zip(step.groups, cut(step.groups, parts), strict=True):
+            loads[part] += size
+    elif info.divides == _STATE_ALONE:
+        loads = [0] * parts
+        for size in sorted(step.sizes, reverse=True):
+            loads[loads.index(min(loads))] += size
+    else:
+        return 1 / parts
+    return max(loads) / max(sum(loads), 1)
+
+
+def _part(size: int, share: float) -> int:
+    return int(size * share + 0.5)
