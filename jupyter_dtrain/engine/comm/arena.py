@@ -36,6 +36,7 @@ class Arena:
             os.ftruncate(file, max(num_bytes, 1))
             self._own = torch.frombuffer(mmap.mmap(file, max(num_bytes, 1)), dtype=torch.uint8)
             self._files = memory.exchange_files(file)
+            self._memory = memory
         finally:
             os.close(file)  # what is mapped stays
         for other in self._files.values():
@@ -54,6 +55,7 @@ class Arena:
             if not count:
                 raise RuntimeError(f"Rank {rank} has less memory than it was said to have.")
             done += count
+        self._memory.num_read += done
 
 
 def offsets(sizes: Sequence[int]) -> list[int]:

@@ -25,11 +25,16 @@ class MeetingPlace:
     peers : Peers
     notes : int
         Where in the memory of each rank its note lies, `NOTE` bytes long.
+
+    Attributes
+    ----------
+    num_read : int
+        Bytes that this rank has read of the others.
     """
 
     def __init__(self, peers: Peers, *, notes: int) -> None:
         self._peers, self._notes = peers, notes
-        self._number = 0
+        self._number = self.num_read = 0
         self._why_apart: str | None = None  # once ranks have been found at different places
 
     @property

@@ -75,6 +75,7 @@ class SharedMemory(MeetingPlace):
                     self._number += 1
                     self._meet(sum(piece.nbytes for piece in pieces))
                     size = len(pieces[own])
+                    self.num_read += (self.num_ranks - 1) * pieces[own].nbytes
                     if size:
                         _add_up([slot[own][:size] for slot in slots], result[start : start + size], by)
         except FailedElsewhere:
@@ -86,6 +87,7 @@ class SharedMemory(MeetingPlace):
     def broadcast(self, tensor: torch.Tensor) -> None:
         """Put rank 0's `tensor` in the place of the others'; it is contiguous, on the CPU."""
         self._in_parts(tensor, lambda piece: piece.copy_(self._share(piece, shows=self._peers.rank == 0)[0]))
+        self.num_read += tensor.nbytes if self._peers.rank else 0
 
     def all_gather(self, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
         """Put each rank's `own`, all of one size, in its place in `parts`. All of them are contiguous, on the CPU."""
@@ -100,6 +102,7 @@ class SharedMemory(MeetingPlace):
             done += piece.numel()
 
         self._in_parts(own, gather)
+        self.num_read += (self.num_ranks - 1) * own.nbytes
 
     def exchange(self, parts: Sequence[Sequence[torch.Tensor]]) -> None:
         """Let all ranks have what each has.
@@ -127,6 +130,7 @@ class SharedMemory(MeetingPlace):
                         wanted = [pair for pair in places if pair[0].device.type != "meta"]  # of one piece perhaps some and others not
                         if wanted:
                             torch._foreach_copy_([tensor for tensor, _ in wanted], [place for _, place in wanted])
+                            self.num_read += sum(tensor.numel() for tensor, _ in wanted)
         except FailedElsewhere:
             raise
         except BaseException:  # as in `_in_parts`
@@ -150,6 +154,7 @@ class SharedMemory(MeetingPlace):
         slots = self._share(piece, factor=factor)
         if len(slots) == 2 or piece.nbytes <= TOGETHER:
             _add_up(slots, piece)
+            self.num_read += (len(slots) - 1) * piece.nbytes
             return
         bounds = [piece.numel() * rank // len(slots) for rank in range(len(slots) + 1)]
         spans = [slice(*both) for both in pairwise(bounds)]
@@ -161,6 +166,7 @@ class SharedMemory(MeetingPlace):
         for other, span in enumerate(spans):
             if other != rank:
                 piece[span].copy_(slots[other][span])
+        self.num_read += (len(slots) - 2) * piece[mine].nbytes + piece.nbytes
 
     def _share(self, piece: torch.Tensor, *, shows: bool = True, factor: float | None = None) -> list[torch.Tensor]:
         """Show `piece`, multiplied by `factor`, to all ranks, if this one `shows` its own, and return that of each."""

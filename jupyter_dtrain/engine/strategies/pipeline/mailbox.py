@@ -168,6 +168,7 @@ class Mailbox:
                     if not count:
                         raise RuntimeError(f"A message of {length} bytes is not there any more.")
                     done += count
+                self._memory.num_read += done
                 tensors.append(tensor)
         return message, tensors
 
