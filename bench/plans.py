@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import tempfile
 from pathlib import Path
 
@@ -20,49 +21,36 @@ LIMIT = 600.0  # seconds of a cell
 NAMES = ("auto", "zero1", "zero3", "pipeline", "tensor", "dp=2,pp=2", "dp=2,tp=2")
 PARTS = ("there before", "allocated in the step", "shared", "in buffers")
 CELL = """%%distribute {options} --device cpu
-import gc, torch
-from itertools import accumulate
-from torch.profiler import ProfilerActivity, profile
-from jupyter_dtrain.engine.comm.arena import Arena
-from jupyter_dtrain.engine.strategies.zero3.buffers import BufferPool
-from jupyter_dtrain.engine.strategies.zero3.parameter import ParameterShard
-def there():
-    with torch._C.DisableTorchFunctionSubclass():
-        objects = gc.get_objects()
-        shards = [one for one in objects if isinstance(one, ParameterShard)]
-        pools = {{block._cdata: block.nbytes() for one in objects if type(one) is BufferPool for block in one._blocks}}
-        apart = {{one.away.untyped_storage()._cdata for one in shards}} | {{one.rows.untyped_storage()._cdata for one in shards}}
-        apart |= {{one.home.untyped_storage()._cdata for one in shards if one.home is not None}} | {{*pools}}
-        apart |= {{one.untyped_storage()._cdata for one in loader.dataset.tensors}}
-        found, arenas = {{}}, [one._own for one in objects if type(one) is Arena]
-        for one in objects:
-            if isinstance(one, torch.Tensor) and one.dtype != torch.uint8 and one.device.type == "cpu" and one.layout == torch.strided:
-                found[one.untyped_storage()._cdata] = one.untyped_storage().nbytes()
-        mapped = {{one.untyped_storage()._cdata for one in arenas}}
-        return [sum(size for at, size in found.items() if at not in apart | mapped), sum(one.nbytes for one in arenas), sum(pools.values())]
-for step in range(2):
+import time
+from bench.engine_probe import Allocated, held, num_read
+times, exchanged = [], []
+for epoch in range({epochs}):
     for x, y in loader:
+        before, begun = num_read(), time.perf_counter()
         optimizer.zero_grad()
-        before = there()
-        profiled = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        profiled.start()
         criterion(model(x), y).backward()
         optimizer.step()
-        profiled.stop()
-        events = sorted((one.start_ns(), one.nbytes()) for one in profiled.profiler.kineto_results.events() if one.name() == "[memory]")
-        peak = max(accumulate(size for _, size in events), default=0)
-        parts = [before[0], peak, before[1], there()[2]]
-held = jupyter_dtrain.gather(parts)
-del profiled, events
+        times.append(time.perf_counter() - begun)
+        exchanged.append(num_read() - before)
+        del x, y
+for x, y in loader:
+    optimizer.zero_grad()
+    there = held(loader.dataset.tensors)
+    with Allocated() as allocated:
+        criterion(model(x), y).backward()
+        optimizer.step()
+    parts = [there[0], allocated.peak, there[1], held(loader.dataset.tensors)[2]]
+found = jupyter_dtrain.gather(dict(parts=parts, times=times[3:], exchanged=exchanged[-1]))
 """
 PREDICT = """
 import ast
+from jupyter_dtrain.engine.strategies.tensor_parallel.rules import pairs_of
 from jupyter_dtrain.planning.engine_plan import plans
 from jupyter_dtrain.planning.memory_plan import measure, strategies_on
 values = dict(model=model, optimizer=optimizer, loader=loader)
-trained = measure(ast.parse("criterion(model(x), y).backward()"), values, engines=[2, 4], device="cpu")
+trained = measure(ast.parse("criterion(model(x), y).backward()"), values, engines=[2, 4], device="cpu", pairs=pairs_of)
 rows = plans(trained, strategies_on("cpu"), [2, 4])
-print(json.dumps({f"{plan.engines} {plan.name}": plan.total for plan in rows}))
+print(json.dumps({f"{plan.engines} {plan.name}": [plan.total, plan.exchanged, plan.seconds] for plan in rows}))
 """
 
 
@@ -71,10 +59,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.plans", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", nargs="+", default=[*MODELS])
     parser.add_argument("--strategies", nargs="+", default=[*NAMES])
+    parser.add_argument("--epochs", type=int, default=4, help="of three steps each, the first of which is not timed")
     options = parser.parse_args()
     misses = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        kernel = Kernel(Path(folder))
+        kernel = Kernel(Path(folder), env={"PYTHONPATH": str(Path(__file__).parents[1])})
         try:
             kernel.run("%load_ext jupyter_dtrain\nimport jupyter_dtrain, json\n")
             for model in options.models:
@@ -83,14 +72,22 @@ def main() -> None:
                 for strategy in options.strategies:
                     engines, how = (4, f"--mesh {strategy}") if "," in strategy else (2, f"--engines 2 --strategy {strategy}")
                     kernel.run(SETUP.format(**MODELS[model]._asdict()))
-                    kernel.run(CELL.format(options=how), LIMIT)
-                    parts = max(json.loads(kernel.run("print(json.dumps(held))").splitlines()[-1]), key=sum)
+                    kernel.run(CELL.format(options=how, epochs=options.epochs), LIMIT)
+                    found = json.loads(kernel.run("print(json.dumps(found))").splitlines()[-1])
+                    parts = max((one["parts"] for one in found), key=sum)
+                    time = max(statistics.median(one["times"]) for one in found)
+                    exchanged = max(one["exchanged"] for one in found)
                     held = sum(parts)
-                    miss = predicted[f"{engines} {strategy}"] / held - 1
+                    plan, ahead, seconds = predicted[f"{engines} {strategy}"]
+                    miss = plan / held - 1
                     misses.append((abs(miss), model, strategy))
-                    numbers = f"{predicted[f'{engines} {strategy}'] / 2**20:.2f} predicted, {held / 2**20:.2f} MiB held"
                     of_parts = ", ".join(f"{part / 2**20:.2f} {name}" for part, name in zip(parts, PARTS, strict=True))
-                    print(f"{model}, {strategy}: {numbers} ({of_parts}), {miss:+.1%}", flush=True)
+                    print(
+                        f"{model}, {strategy}: {plan / 2**20:.2f} MiB planned, {held / 2**20:.2f} held ({of_parts}), {miss:+.1%}; "
+                        f"{ahead / 2**20:.2f} MiB planned, {exchanged / 2**20:.2f} exchanged; "
+                        f"{seconds * 1e3:.1f} ms planned, {time * 1e3:.1f} taken",
+                        flush=True,
+                    )
         finally:
             kernel.close()
     within = sum(miss <= 0.1 for miss, *_ in misses)

@@ -35,6 +35,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     from ..analysis.names import find_names
     from ..cluster.devices import plan_devices
     from ..cluster.gpus import bytes_for_each
+    from ..engine.strategies.tensor_parallel.rules import pairs_of
     from ..planning.engine_plan import plans
     from ..planning.memory_plan import choice, measure, strategies_on, table
 
@@ -43,7 +44,8 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     devices = plan_devices(cluster)
     device, wanted = devices[0].kind, len(devices)
     engines = sorted({1, 2, 4, 8, wanted})
-    trained = measure(tree, {name: namespace[name] for name in find_names(tree) if name in namespace}, engines=engines, device=device)
+    values = {name: namespace[name] for name in find_names(tree) if name in namespace}
+    trained = measure(tree, values, engines=engines, device=device, pairs=pairs_of)
     found = plans(trained, strategies_on(device), engines)
     step = next(iter(trained.steps.values()))
     by = " and ".join(type(optimizer).__name__ for optimizer in trained.optimizers) or "no optimizer"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ..parallel_dims import DATA_PARALLEL
 from ..strategies import Divided, Feature, StrategyInfo
+from .exchange import exchanged
 from .live_bytes import LayerMemory, StepMemory
 from .model_cut import cut
+from .step_time import Speeds, seconds
 
 MARGIN = 1.15
 """How much more than its tensors an engine is taken to need: the allocator's gaps, and the work space of libraries."""
@@ -25,6 +27,7 @@ class Measured(Protocol):
 
     batch_size: int
     steps: Mapping[int, StepMemory]
+    speeds: Speeds
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,10 @@ class Plan:
         Bytes of tensors, at the moment of a step when it has most of them.
     mesh : str
         The degrees of groups of engines beside each other, as ``--mesh`` takes them; empty without such.
+    exchanged : int
+        Bytes that an engine reads of others in a step.
+    seconds : float
+        Of a step, to compare plans by.
     """
 
     engines: int
@@ -48,6 +55,8 @@ class Plan:
     optimizer: int
     activations: int
     mesh: str = ""
+    exchanged: int = 0
+    seconds: float = 0.0
 
     @property
     def name(self) -> str:
@@ -78,10 +87,19 @@ def plans(trained: Measured, strategies: Sequence[StrategyInfo], engines: Sequen
     """Return what an engine takes under each strategy and mesh, for each number of engines; of one engine for the first strategy alone."""
     found = []
     for number in engines:
-        found += [_plan(trained, info, number) for info in (strategies if number > 1 else strategies[:1])]
+        found += [_timed(trained, info, number) for info in (strategies if number > 1 else strategies[:1])]
         beside = [info for info in strategies if info.axis not in (None, DATA_PARALLEL) and Feature.HYBRID in info.supports]
-        found += [_plan(trained, info, number, groups=groups) for info in beside for groups in reversed(groups_of_engines(number))]
+        found += [_timed(trained, info, number, groups=groups) for info in beside for groups in reversed(groups_of_engines(number))]
     return found
+
+
+def _timed(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1) -> Plan:
+    """Return what an engine takes, exchanges and needs time for."""
+    plan, by_columns = _plan(trained, info, number, groups=groups), divides_columns(info)
+    step, samples = trained.steps[-(-trained.batch_size // number)], trained.batch_size
+    exchange = exchanged(step, info, number, groups, samples, by_columns=by_columns)
+    took = seconds(step, info, exchange, trained.speeds, engines=number, groups=groups, samples=samples, by_columns=by_columns)
+    return replace(plan, exchanged=exchange.num_bytes, seconds=took)
 
 
 def groups_of_engines(number: int) -> list[int]:

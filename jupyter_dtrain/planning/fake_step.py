@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -20,13 +22,12 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import UsageError
-from .live_bytes import LayerMemory, LiveBytes, StepMemory, between
+from .fake_update import Updated, num_bytes, update
+from .live_bytes import Lap, LayerMemory, LiveBytes, StepMemory, between
 from .model_cut import groups_of
+from .step_work import LARGE, Calls, Pairs, StepWork, Work
 
 Call = Callable[[nn.Module, Any], Any]
-STEPS = 2  # the first makes the optimizer's state, the second has it from the beginning on
-LARGE = 1 << 16
-"""Bytes of the weight of a linear layer that is divided by columns."""
 
 
 def first_batch(loader: Any) -> Any:
@@ -50,7 +51,14 @@ def batch_size_of(batch: Any) -> int:
 
 
 def train_on_fakes(
-    model: nn.Module, optimizers: Sequence[Optimizer], loader: Any, engines: Sequence[int], *, device: str, call: Call
+    model: nn.Module,
+    optimizers: Sequence[Optimizer],
+    loader: Any,
+    engines: Sequence[int],
+    *,
+    device: str,
+    call: Call,
+    pairs: Pairs = lambda _: (),
 ) -> tuple[int, dict[int, StepMemory]]:
     """Take two training steps on shares of a batch that an engine can have. The model and the optimizers are of no use afterwards.
 
@@ -67,6 +75,8 @@ def train_on_fakes(
         Where all of it is to be.
     call : callable
         Calls the model with a batch.
+    pairs : callable
+        Finds linear layers that belong together.
 
     Returns
     -------
@@ -86,11 +96,26 @@ def train_on_fakes(
             _follow(optimizer, parameters)
         model.train()
         shares = sorted({-(-size // number) for number in engines})
-        ends = {
-            share: _steps(model, optimizers, tree_map(lambda leaf, share=share: _part(leaf, size, share, mode, device), batch), call)
-            for share in dict.fromkeys((shares[0], shares[-1]))
-        }
+        ends: dict[int, StepMemory] = {}
+        updated: Updated | None = None
+        work: StepWork | None = None
+        for share in dict.fromkeys((shares[-1], shares[0])):
+            part = tree_map(lambda leaf, share=share: _part(leaf, size, share, mode, device), batch)
+            passed = _passed(model, part, call, pairs, work)
+            work = passed.work
+            updated = updated or update(model, optimizers)
+            ends[share] = _memory(model, optimizers, passed, updated)
+            model.zero_grad()
         return size, {share: ends.get(share) or between(share, ends) for share in shares}
+
+
+class _Passed(NamedTuple):
+    """What a forward and a backward pass take, beside what was there, and what was taken for the loss."""
+
+    lap: Lap
+    work: StepWork
+    loss: str
+    groups: tuple[int, ...]
 
 
 def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -> Any:
@@ -100,10 +125,11 @@ def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -
     return mode.from_tensor(part.detach()).to(device)
 
 
-def _steps(model: nn.Module, optimizers: Sequence[Optimizer], batch: Any, call: Call) -> StepMemory:
-    live = LiveBytes()
-    states = [leaf for optimizer in optimizers for leaf in tree_leaves([*optimizer.state.values()])]
-    for value in (*model.parameters(), *model.buffers(), *tree_leaves(batch), *states):
+def _passed(model: nn.Module, batch: Any, call: Call, pairs: Pairs, known: StepWork | None) -> _Passed:
+    """Go through a forward and a backward pass, and leave the gradients; what is computed is counted where it is not `known`."""
+    work = Work()
+    live, calls, groups = LiveBytes(work if known is None else None), Calls(model, pairs, work), groups_of(model)
+    for value in (*model.parameters(), *model.buffers(), *tree_leaves(batch)):
         live.add(value)
     hooks = [
         parameter.register_post_accumulate_grad_hook(lambda one: None if one.grad is None else live.add_gradient(one.grad))
@@ -111,38 +137,38 @@ def _steps(model: nn.Module, optimizers: Sequence[Optimizer], batch: Any, call: 
         if parameter.requires_grad
     ]
     with live:
-        for _ in range(STEPS):
-            live.lap()
+        with calls.followed(groups, is_divided_by_columns) if known is None else nullcontext():
             output = call(model, batch)
-            loss, name = loss_of(output, batch)
-            loss.backward()
-            passed = live.lap()
-            for optimizer in optimizers:
-                optimizer.step()
-            stepped = live.lap()
-            gradients = sum(_bytes(parameter.grad) for parameter in model.parameters() if parameter.grad is not None)
-            layers = tuple(_layers(model, optimizers))
-            del output, loss
-            model.zero_grad()
+        loss, name = loss_of(output, batch)
+        loss.backward()
+        lap = live.lap()
     for hook in hooks:
         hook.remove()
-    parameters, buffers = sum(map(_bytes, model.parameters())), sum(map(_bytes, model.buffers()))
-    state = sum(_bytes(leaf) for one in optimizers for leaf in tree_leaves([*one.state.values()]) if torch.is_tensor(leaf))
-    kept = parameters + buffers + state
+    flops, traffic, operations = work.lap()
+    found = known or calls.found(StepWork(samples=batch_size_of(batch), flops=flops, traffic=traffic, operations=operations))
+    return _Passed(lap, found, name, tuple(sum(map(num_bytes, group)) for group in groups))
+
+
+def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, updated: Updated) -> StepMemory:
+    parameters, buffers = sum(map(num_bytes, model.parameters())), sum(map(num_bytes, model.buffers()))
+    gradients = sum(num_bytes(parameter.grad) for parameter in model.parameters() if parameter.grad is not None)
+    kept = parameters + buffers
+    remaining = max(0, passed.lap.now - kept - gradients)
     return StepMemory(
         parameters=parameters,
         buffers=buffers,
         gradients=gradients,
-        optimizer=state,
-        peak=live.peak,
-        sizes=tuple(map(_bytes, model.parameters())),
-        groups=tuple(sum(map(_bytes, group)) for group in groups_of(model)),
-        loss=name,
-        layers=layers,
-        passing=max(0, passed.most - kept),
-        ungraded=max(0, passed.ungraded - kept),
-        remaining=max(0, passed.now - kept - gradients),
-        updating=max(0, stepped.most - passed.now),
+        optimizer=updated.state,
+        peak=updated.state + max(passed.lap.most, kept + gradients + remaining + updated.most),
+        sizes=tuple(map(num_bytes, model.parameters())),
+        groups=passed.groups,
+        loss=passed.loss,
+        layers=tuple(_layers(model, optimizers)),
+        passing=max(0, passed.lap.most - kept),
+        ungraded=max(0, passed.lap.ungraded - kept),
+        remaining=remaining,
+        updating=updated.most,
+        work=replace(passed.work, updating=updated.traffic, updates=updated.operations),
     )
 
 
@@ -156,8 +182,8 @@ def _layers(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[Layer
     layers = [module for module in model.modules() if is_divided_by_columns(module)]
     for parameter in {id(p): p for layer in layers for p in layer.parameters(recurse=False)}.values():
         kept = [leaf for one in optimizers for leaf in tree_leaves(one.state.get(parameter, {})) if torch.is_tensor(leaf)]
-        gradient = 0 if parameter.grad is None else _bytes(parameter.grad)
-        yield LayerMemory(parameter.shape[0], _bytes(parameter), gradient, sum(map(_bytes, kept)))
+        gradient = 0 if parameter.grad is None else num_bytes(parameter.grad)
+        yield LayerMemory(parameter.shape[0], num_bytes(parameter), gradient, sum(map(num_bytes, kept)))
 
 
 def _make_fake(model: nn.Module, mode: FakeTensorMode, device: str) -> dict[int, nn.Parameter]:
@@ -214,7 +240,3 @@ def loss_of(output: Any, batch: Any) -> tuple[torch.Tensor, str]:
     if target is not None and target.is_floating_point() and target.numel() == first.numel():
         return F.mse_loss(first, target.view_as(first)), "mse_loss"
     return first.square().mean(), "the mean square of the output"
-
-
-def _bytes(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()

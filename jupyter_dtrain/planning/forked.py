@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import os
@@ -51,6 +52,7 @@ def _answer(function: Callable[[], Any], connection: Connection) -> None:
 
     sys.stdout = sys.stderr = io.StringIO()  # what the notebook's own code prints is not for anybody
     torch.set_num_threads(1)  # those of the other process are not here
+    gc.freeze()  # what there is of the notebook is looked at no more
     answer: tuple[str | None, Any]
     try:
         answer = (None, function())

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from .step_work import StepWork, Work
+
+_DEVICE = torch.ops.prim.device.default
 
 
 class LayerMemory(NamedTuple):
@@ -41,6 +47,8 @@ class StepMemory:
         The most in the forward and the backward pass, beside parameters, buffers and optimizer state; `ungraded`: beside gradients too.
     remaining, updating : int
         What is there as the optimizer begins, beside all of these, and what it needs for a moment.
+    work : StepWork
+        What is computed, and what engines would have to exchange of it; of the largest share.
     """
 
     parameters: int
@@ -56,6 +64,7 @@ class StepMemory:
     ungraded: int = 0
     remaining: int = 0
     updating: int = 0
+    work: StepWork = field(default_factory=StepWork)
 
     @property
     def largest(self) -> int:
@@ -84,19 +93,25 @@ class Lap(NamedTuple):
 class LiveBytes(TorchDispatchMode):
     """Counts the bytes of all storages that operations return, for as long as these are there.
 
+    Parameters
+    ----------
+    work : Work, optional
+        Counts what the operations do.
+
     Attributes
     ----------
     peak : int
         The most that were there at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self._work = work
         self.peak = 0
         self._most = self._ungraded = 0  # since the last lap
         self._now = self._graded = 0
-        self._sizes: dict[StorageWeakRef, int] = {}
-        self._gradients: set[StorageWeakRef] = set()
+        self._there: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # bytes, by the storage's address
+        self._gradients: set[int] = set()
 
     def add(self, value: object) -> None:
         """Count the tensor `value`, if it is one and its storage is not counted yet."""
@@ -106,12 +121,10 @@ class LiveBytes(TorchDispatchMode):
             storage = value.untyped_storage()
         except (NotImplementedError, RuntimeError):  # sparse, or of another backend
             return
-        reference = StorageWeakRef(storage)
-        if reference in self._sizes:
-            return
-        self._sizes[reference] = storage.nbytes()
-        self._now += storage.nbytes()
-        if self._now > self._most or self._now - self._graded > self._ungraded:  # what was freed since counts until then: that is no peak
+        key = storage._cdata
+        if key not in self._there:
+            self._there[key] = storage.nbytes(), weakref.ref(storage, partial(self._freed, key))
+            self._now += storage.nbytes()
             self._look()
 
     def add_gradient(self, value: torch.Tensor) -> None:
@@ -119,31 +132,35 @@ class LiveBytes(TorchDispatchMode):
         if value.layout != torch.strided:
             return
         self.add(value)
-        reference = StorageWeakRef(value.untyped_storage())
-        if reference in self._sizes and reference not in self._gradients:
-            self._gradients.add(reference)
-            self._graded += self._sizes[reference]
+        key = value.untyped_storage()._cdata
+        if key not in self._gradients:
+            self._gradients.add(key)
+            self._graded += self._there[key][0]
 
     def lap(self) -> Lap:
         """Return what there was since the last lap, and begin the next one."""
-        self._look()
         found = Lap(self._most, self._ungraded, self._now)
         self._most = self._ungraded = 0
         self._look()
         return found
 
+    def _freed(self, key: int, _: object) -> None:
+        size, _ = self._there.pop(key)
+        self._now -= size
+        if key in self._gradients:
+            self._gradients.remove(key)
+            self._graded -= size
+
     def _look(self) -> None:
-        for gone in [known for known in self._sizes if known.expired()]:
-            size = self._sizes.pop(gone)
-            self._now -= size
-            if gone in self._gradients:
-                self._gradients.remove(gone)
-                self._graded -= size
         self._most, self._ungraded = max(self._most, self._now), max(self._ungraded, self._now - self._graded)
         self.peak = max(self.peak, self._most)
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE and isinstance(args[0], FakeTensor):  # autograd asks often, and the way through PyTorch's own mode is long
+            return args[0].fake_device
         result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(result):
+        for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             self.add(leaf)
+        if self._work is not None:
+            self._work.add(func, args, kwargs or {}, result)
         return result

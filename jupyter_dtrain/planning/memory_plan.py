@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,8 @@ from .engine_plan import MARGIN, Plan, divides_columns, groups_of_engines
 from .fake_step import Call, train_on_fakes
 from .forked import call_in_fork
 from .live_bytes import StepMemory
+from .step_time import Speeds, measured_speeds
+from .step_work import Pairs
 
 LIMIT = timedelta(seconds=60)
 
@@ -40,6 +42,8 @@ class Trained:
         By the number of samples of a share.
     not_counted : str
         What comes on top, in a sentence.
+    speeds : Speeds
+        Of this machine.
     """
 
     name: str
@@ -47,9 +51,18 @@ class Trained:
     batch_size: int
     steps: dict[int, StepMemory]
     not_counted: str
+    speeds: Speeds = field(default_factory=Speeds)
 
 
-def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[int], device: str, limit: timedelta = LIMIT) -> Trained:
+def measure(
+    tree: ast.Module,
+    values: Mapping[str, Any],
+    *,
+    engines: Sequence[int],
+    device: str,
+    limit: timedelta = LIMIT,
+    pairs: Pairs = lambda _: (),
+) -> Trained:
     """Go through a training step of a cell's model on fake tensors, for each share of a batch that an engine can have.
 
     Parameters
@@ -64,6 +77,8 @@ def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[in
         Of the engines.
     limit : timedelta
         Time that it may take.
+    pairs : callable
+        Finds linear layers that engines compute in pairs.
 
     Raises
     ------
@@ -89,10 +104,13 @@ def measure(tree: ast.Module, values: Mapping[str, Any], *, engines: Sequence[in
     try:
         # In groups that divide layers each engine has all of the group's batch.
         numbers = sorted({1, *engines, *(groups for number in engines for groups in groups_of_engines(number))})
-        size, steps = call_in_fork(lambda: train_on_fakes(model, optimizers, loader, numbers, device=device, call=call), limit=limit)
+        (size, steps), speeds = call_in_fork(
+            lambda: (train_on_fakes(model, optimizers, loader, numbers, device=device, call=call, pairs=pairs), measured_speeds()),
+            limit=limit,
+        )
     except UsageError as error:
         raise UsageError(f"What {name} takes cannot be told before the cell runs: {error}. While it runs, the sidebar shows it.") from None
-    return Trained(name, optimizers, size, steps, _not_counted(model, device))
+    return Trained(name, optimizers, size, steps, _not_counted(model, device), speeds)
 
 
 def _not_counted(model: nn.Module, device: str) -> str:
@@ -108,18 +126,25 @@ def strategies_on(device: str) -> list[StrategyInfo]:
 
 
 def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | None, str]:
-    """Return the plan of `engines` engines that exchanges least among those that have room, and why in a sentence."""
+    """Return the plan for `engines` engines that is to be taken among those that have room, and why in a sentence.
+
+    It is data parallel where that has room, as it does what most cells do, and otherwise the fastest.
+    """
     if not capacity:
         return None, f"How much memory each of {engines} engines has is not known here."
-    candidates = sorted((plan for plan in found if plan.engines == engines), key=lambda plan: len(plan.strategy.divides))
-    for plan in candidates:
-        if plan.fits(capacity):
-            smaller = [one for one in candidates if len(one.strategy.divides) < len(plan.strategy.divides)]
-            why = "it exchanges least" if not smaller else f"{smaller[-1].name} would take {size_text(smaller[-1].total)}"
-            return (
-                plan,
-                f"{plan.option}: {size_text(plan.total)} of {size_text(capacity)} for each of {engines} engines; {why}.",
-            )
+    candidates = [plan for plan in found if plan.engines == engines]
+    plain = next((plan for plan in candidates if not plan.strategy.divides), candidates[0])
+    fitting = [plan for plan in candidates if plan.fits(capacity)]
+    if plain in fitting:
+        why = f"{plain.option}: {size_text(plain.total)} of {size_text(capacity)} for each of {engines} engines; all of the model fits."
+        return plain, why
+    if fitting:
+        plan = min(fitting, key=lambda plan: (plan.seconds, plan.exchanged, plan.total))
+        most = "the fastest of those that fit" if len(fitting) > 1 else "nothing else fits"
+        return plan, (
+            f"{plan.option}: {size_text(plan.total)} of {size_text(capacity)} for each of {engines} engines; {plain.name} would take "
+            f"{size_text(plain.total)}, and this is {most}."
+        )
     least = min(candidates, key=lambda plan: plan.total)
     return None, (
         f"None has room: {least.option} takes least, {size_text(least.total)} for each of {engines} engines, which have "
@@ -143,12 +168,19 @@ def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) ->
 
 def table(found: Sequence[Plan]) -> str:
     """Return plans as text."""
-    lines: list[tuple[str, ...]] = [("engines", "strategy", "per engine", "parameters", "gradients", "optimizer", "activations")]
+    lines: list[tuple[str, ...]] = [
+        ("engines", "strategy", "per engine", "parameters", "gradients", "optimizer", "activations", "exchanged", "a step")
+    ]
     for plan in found:
-        parts = (plan.total, plan.parameters, plan.gradients, plan.optimizer, plan.activations)
-        lines.append((str(plan.engines), plan.name, *map(size_text, parts)))
+        parts = (plan.total, plan.parameters, plan.gradients, plan.optimizer, plan.activations, plan.exchanged)
+        lines.append((str(plan.engines), plan.name, *map(size_text, parts), duration_text(plan.seconds)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration as ``12 ms``, ``3.4 s``."""
+    return f"{seconds * 1e3:.2g} ms" if seconds < 0.0995 else f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _calls(tree: ast.Module, name: str, model: nn.Module) -> Call:

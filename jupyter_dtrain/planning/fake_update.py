@@ -1,0 +1,109 @@
+"""Steps of optimizers on fake tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_leaves
+
+from .live_bytes import Lap, LiveBytes
+from .step_work import Work
+
+STEPS = 2  # the first makes the optimizer's state, the second has it from the beginning on
+_ONE_BY_ONE = tuple(
+    getattr(torch.optim, name)
+    for name in ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "ASGD", "RMSprop", "Rprop")
+)
+"""Optimizers that update each parameter by itself."""
+
+
+class Updated(NamedTuple):
+    """What optimizers keep, what they need for a moment, what they read and write, and in how many operations."""
+
+    state: int
+    most: int
+    traffic: int
+    operations: int
+
+
+def update(model: nn.Module, optimizers: Sequence[Optimizer]) -> Updated:
+    """Take two steps, as the first makes what the optimizers keep.
+
+    Where a parameter is updated by itself, those of one shape take the same: one of them is updated for all.
+    """
+    parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
+    work = Work()
+    live = LiveBytes(work)
+    for value in (*model.parameters(), *(parameter.grad for parameter in parameters)):
+        live.add(value)
+    stepped: list[nn.Parameter] = []
+    before = after = Lap(0, 0, 0)
+    with ExitStack() as stack:
+        for optimizer in optimizers:
+            alike = _alike(optimizer)
+            if alike is None:
+                stepped += [one for group in optimizer.param_groups for one in group["params"] if one.grad is not None]
+                continue
+            firsts = [ones[0] for ones in alike]
+            stepped += firsts
+            stack.enter_context(_with_alone(optimizer, firsts))
+            stack.callback(_spread, optimizer, alike)
+        with live:
+            for _ in range(STEPS):
+                before = live.lap()
+                work.lap()
+                for optimizer in optimizers:
+                    optimizer.step()
+                after = live.lap()
+    _, traffic, operations = work.lap()
+    size, rest = (sum(map(num_bytes, ones)) for ones in (stepped, parameters))
+    return Updated(
+        state=sum(num_bytes(leaf) for one in optimizers for leaf in tree_leaves([*one.state.values()]) if torch.is_tensor(leaf)),
+        most=max(0, after.most - before.now),
+        traffic=traffic * rest // max(size, 1),
+        operations=operations * len(parameters) // max(len(stepped), 1),
+    )
+
+
+def _alike(optimizer: Optimizer) -> list[list[nn.Parameter]] | None:
+    """Return parameters by shape and group, of which each is updated by itself and as the others are; ``None``: they are not."""
+    if type(optimizer) not in _ONE_BY_ONE or any(group.get("foreach") or group.get("fused") for group in optimizer.param_groups):
+        return None
+    found: dict[Any, list[nn.Parameter]] = {}
+    for index, group in enumerate(optimizer.param_groups):
+        for one in group["params"]:
+            if one.device.type != "cpu" and group.get("foreach") is None:  # all in one operation
+                return None
+            if one.grad is not None:
+                found.setdefault((index, one.shape, one.stride(), one.dtype, one.grad.layout), []).append(one)
+    return [*found.values()]
+
+
+def _spread(optimizer: Optimizer, alike: Sequence[Sequence[nn.Parameter]]) -> None:
+    """Let an optimizer keep of all parameters what it keeps of the first of those that are alike."""
+    for first, *others in alike:
+        if first in optimizer.state:
+            optimizer.state.update(dict.fromkeys(others, optimizer.state[first]))
+
+
+@contextmanager
+def _with_alone(optimizer: Optimizer, params: Sequence[nn.Parameter]) -> Iterator[None]:
+    """Let an optimizer have `params` alone until the end of the ``with`` block."""
+    before, wanted = [group["params"] for group in optimizer.param_groups], set(map(id, params))
+    for group in optimizer.param_groups:
+        group["params"] = [one for one in group["params"] if id(one) in wanted]
+    try:
+        yield
+    finally:
+        for group, all_of_it in zip(optimizer.param_groups, before, strict=True):
+            group["params"] = all_of_it
+
+
+def num_bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of the numbers of a tensor."""
+    return tensor.numel() * tensor.element_size()

@@ -1,0 +1,103 @@
+"""How long a step takes under a strategy: what it computes and exchanges, by the speeds of this machine.
+
+A figure for comparing plans with each other. Speeds are those of a matrix product, of memory and of small operations, measured for some
+hundredths of a second where the step runs on fakes; a convolution, a cache and other processes come to other times, for all plans alike.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from ..strategies import Divided, StrategyInfo
+from .exchange import Exchange
+from .live_bytes import StepMemory
+from .model_cut import cut
+from .step_work import AtomCall
+
+TRIES = 3
+PER_MEETING = 1.5e-4
+"""Seconds in which engines of one host come to meet, read and go on."""
+PER_UNIT = 3e-4
+"""Seconds of Python for parameters that are fetched for a call and again in the backward pass."""
+PER_CALL = 1.5e-3
+"""Seconds of Python for a call that another engine makes, and its backward pass."""
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """What one thread of this machine does in a second, bytes being read or written; and the seconds of a small operation."""
+
+    flops: float = 3e10
+    num_bytes: float = 5e9
+    per_operation: float = 1e-5
+
+
+def measured_speeds() -> Speeds:
+    """Return those of this process, which takes a moment."""
+    left, large, small = torch.ones(384, 384), torch.ones(1 << 22), torch.ones(16)
+
+    def small_ones() -> None:
+        for _ in range(200):
+            small.add(1.0)
+
+    product = _least(lambda: left @ left)
+    copy = _least(lambda: large.mul_(1.0))
+    return Speeds(2 * left.numel() * len(left) / product, 2 * large.nbytes / copy, _least(small_ones) / 200)
+
+
+def _least(do: Callable[[], object]) -> float:
+    do()
+    times = []
+    for _ in range(TRIES):
+        begun = time.perf_counter()
+        do()
+        times.append(time.perf_counter() - begun)
+    return max(min(times), 1e-9)
+
+
+def seconds(
+    step: StepMemory, info: StrategyInfo, exchange: Exchange, speeds: Speeds, *, engines: int, groups: int, samples: float, by_columns: bool
+) -> float:
+    """Return the seconds of a step; `exchange` is what an engine reads in it, the other parameters are those of :func:`.exchanged`."""
+    work, parts = step.work, engines // groups
+    scale = samples / max(work.samples, 1)
+    # Each byte that is read was written by the other.
+    passing = 2 * exchange.num_bytes / speeds.num_bytes + exchange.meetings * PER_MEETING
+    updating = work.updating / speeds.num_bytes, work.updates * speeds.per_operation
+
+    def computing(part: float) -> float:
+        return part * (work.flops / speeds.flops + work.traffic / speeds.num_bytes) + work.operations * speeds.per_operation
+
+    if by_columns:
+        linear = sum(call.flops for call in work.linears) / max(work.flops, 1)
+        divided = sum(layer.parameters for layer in step.layers) / max(step.parameters, 1)
+        traffic = work.traffic / speeds.num_bytes
+        saved = linear * (1 - 1 / parts) * (work.flops / speeds.flops + traffic * _OF_LINEAR)
+        rest = 1 - divided * (1 - 1 / engines)
+        return computing(scale / groups) - scale / groups * saved + updating[0] * rest + updating[1] + passing
+    if Divided.PARAMETERS in info.divides and info.by_blocks and work.hands_on:
+        calls = len([call for call in work.atoms if call.group >= 0])
+        bubble = 1 + (parts - 1) * _largest_stage(step, work.atoms, parts)
+        return computing(scale / engines) * bubble + updating[0] / engines + updating[1] / parts + passing + calls * PER_CALL
+    found = computing(scale / engines) + passing
+    if Divided.PARAMETERS in info.divides:
+        return found + updating[0] / engines + updating[1] + work.units * PER_UNIT
+    share = engines if Divided.OPTIMIZER_STATE in info.divides else 1
+    return found + updating[0] / share + updating[1] / share
+
+
+_OF_LINEAR = 0.5
+"""Of what is read and written, the part of linear layers where they do all of the arithmetic."""
+
+
+def _largest_stage(step: StepMemory, atoms: tuple[AtomCall, ...], stages: int) -> float:
+    """Return the share of the arithmetic that the stage with most of it does."""
+    stage_of, loads = cut(step.groups, stages), [0] * stages
+    for call in atoms:
+        if call.group >= 0:
+            loads[stage_of[call.group]] += call.flops
+    return max(loads) / sum(loads) if sum(loads) else 1 / stages
