@@ -14,7 +14,7 @@ from jupyter_dtrain.engine.comm import process_group
 from jupyter_dtrain.engine.comm.arena import Arena
 from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
 from jupyter_dtrain.engine.strategies.zero3.buffers import BufferPool
-from jupyter_dtrain.engine.strategies.zero3.parameter import ParameterShard
+from jupyter_dtrain.engine.strategies.zero3.parameter_shard import ParameterShard
 from jupyter_dtrain.engine.strategies.zero3.sharded_rows import quiet
 
 
@@ -27,8 +27,8 @@ def num_read() -> int:
 def held(apart: Sequence[torch.Tensor]) -> list[int]:
     """Return the bytes of tensors that this engine has to itself, of its rows, which others may read, and of buffers for what is whole.
 
-    What came from the notebook and has its numbers elsewhere now takes no memory, nor do data sets, `apart`. The places of exchanges are
-    no tensors of the model: 4 MiB of each engine, whatever it trains.
+    What came from the notebook lies once for all engines, as bytes: it is not counted, nor are data sets, `apart`. The places of exchanges
+    are no tensors of the model: 4 MiB of each engine, whatever it trains.
     """
     with quiet():
         objects = gc.get_objects()
@@ -41,7 +41,7 @@ def held(apart: Sequence[torch.Tensor]) -> list[int]:
         seen = {one.untyped_storage()._cdata for one in others} | {block._cdata for block in blocks}
         found = {}
         for one, kind in zip(objects, kinds, strict=True):
-            if issubclass(kind, torch.Tensor) and one.device.type == "cpu" and one.layout == torch.strided:
+            if issubclass(kind, torch.Tensor) and one.device.type == "cpu" and one.layout == torch.strided and one.dtype != torch.uint8:
                 storage = one.untyped_storage()
                 if storage._cdata not in seen:
                     found[storage._cdata] = storage.nbytes()

@@ -116,6 +116,8 @@ class RunOptions:
         has to have them.
     keep_inputs : {"auto", "always", "never"}
         Whether the record keeps the values that the cell begins with, from which it can be run again: ``auto`` up to 64 MiB.
+    memory_limit : int, optional
+        Bytes of tensors that each engine may have, by which ``auto`` chooses a strategy; by default what the machine has for it.
     semantics : {"global", "local"}
         What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
     batch_size : {"global", "per-rank"}
@@ -158,6 +160,7 @@ class RunOptions:
     strategy: str = DEFAULT
     mesh: ParallelDims | None = None
     shard: tuple[ShardPattern, ...] = ()
+    memory_limit: int | None = None
     semantics: Semantics = "global"
     split: tuple[str, ...] = ()
     split_inputs: bool = False
@@ -194,6 +197,9 @@ class RunOptions:
             cluster = replace(self.cluster, num_engines=self.mesh.engines_of(self.cluster.num_engines))
             object.__setattr__(self, "cluster", cluster)
         self._check_strategy()
+        if self.memory_limit is not None and (self.strategy != DEFAULT or self.mesh is not None or self.vary):
+            given = f"--mesh {self.mesh}" if self.mesh is not None else "--vary" if self.vary else f"--strategy {self.strategy}"
+            raise UsageError(f"--memory-limit is for --strategy auto, which chooses by it: leave out {given}.")
         if self.keep_checkpoints < 1:
             raise UsageError(f"--keep-checkpoints {self.keep_checkpoints}: at least one checkpoint stays; give a number from 1 up.")
         for option, given in (("--split", self.split), ("--split-inputs", self.split_inputs)):

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from ..cluster.base import Cluster, Progress
-from ..cluster.devices import shares_devices
+from ..cluster.devices import DevicePlan, plan_devices, shares_devices
 from ..cluster.launchers import LOCAL, find_launcher
 from ..cluster_options import ClusterOptions
 from ..errors import ClusterError, UsageError
@@ -93,6 +93,14 @@ class EnginePool:
         if options.launcher is not None or before.launcher in (None, LOCAL):
             return options
         return replace(options, **before.where)
+
+    def devices_for(self, options: ClusterOptions) -> Sequence[DevicePlan]:
+        """Return what the engines of a cell compute on; none where others than this host say it."""
+        cluster, asked = self.cluster, self.as_before(options)
+        if cluster is not None and satisfies(cluster, options, self._options):
+            plans = cluster.device_plans
+            return plans[: options.num_engines or len(plans)]
+        return plan_devices(asked) if asked.launcher in (None, LOCAL) else ()
 
     def num_engines_for(self, options: ClusterOptions, wanted: int) -> int | None:
         """Return how many engines to ask for where `options` do not say: `wanted`; ``None`` where these are on hosts that say it."""

@@ -134,6 +134,7 @@ class CellJob(CellInput):
             "strategy": options.strategy,
             "mesh": None if options.mesh is None else str(options.mesh),
             "shard": " ".join(map(str, options.shard)) or None,
+            "memory_limit": options.memory_limit,
             "semantics": options.semantics,
             "batch_size": options.batch_size,
             "split": ",".join(options.split) or None,

@@ -85,6 +85,12 @@ def cell_parser() -> argparse.ArgumentParser:
         help="BatchNorm statistics: global (as on one process) or per-rank (faster) (default: global on CPUs)",
     )
     parser.add_argument(
+        "--memory-limit",
+        type=option_values.memory_size,
+        metavar="SIZE",
+        help="memory for the tensors of each engine, such as 16G, by which --strategy auto chooses (default: what the machine has)",
+    )
+    parser.add_argument(
         "--checkpoint-activations",
         action="store_true",
         help="activation checkpointing: repeated blocks keep only their inputs and are recomputed in the backward pass",
@@ -207,6 +213,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         strategy=found.strategy,
         mesh=found.mesh,
         shard=tuple(found.shard),
+        memory_limit=found.memory_limit,
         semantics=found.semantics,
         split=tuple(name.strip() for name in found.split.split(",") if name.strip()),
         split_inputs=found.split_inputs,

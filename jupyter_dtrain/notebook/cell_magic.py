@@ -72,9 +72,12 @@ class CellMagic:
             self._session.begin_cluster(options)
         with interrupted_before_the_cell("while the cell's values were packed"):
             bundle = self._packed(options, names)
-        output = CellOutput(self._session.run_view(options.view, at_once=_seems_to_train(cell, bundle.tracked)))
+        trains = _seems_to_train(cell, bundle.tracked)
+        output = CellOutput(self._session.run_view(options.view, at_once=trains))
         for sentence in bundle.lines:
             output.say(sentence)
+        if trains or options.memory_limit is not None:
+            options = self._with_plan(options, tree, names, output)
         result = None
         try:
             with busy(shell):
@@ -101,6 +104,16 @@ class CellMagic:
             raise KeyboardInterrupt
         _check_split(options.split, names, shell.user_ns)
         return pack(names, shell.user_ns)
+
+    def _with_plan(self, options: RunOptions, tree: ast.Module, names: CellNames, output: CellOutput) -> RunOptions:
+        """Return options with the strategy that has room, where they leave it open."""
+        from .plan_choice import chosen
+
+        devices = self._session.get().devices_for(options.cluster)
+        if not devices:
+            return options
+        kind = devices[0].kind
+        return chosen(options, tree, names, self._shell.user_ns, engines=len(devices), device=kind, say=output.say)
 
     def _job_of(
         self, source: str, bundle: Bundle, *, cell: str, filename: str, output: CellOutput, is_detached: bool

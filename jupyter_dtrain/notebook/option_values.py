@@ -51,6 +51,14 @@ def min_max(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
+def memory_size(text: str) -> int:
+    """Return the bytes of ``16G``, ``500M`` or ``64K``."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", text.strip(), re.IGNORECASE)
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory: give a number and K, M, G or T, such as 16G")
+    return int(float(found[1]) * 1024 ** (1 + "KMGT".index(found[2].upper())))
+
+
 def hosts(text: str) -> tuple[HostSpec, ...]:
     """Return ``a:2,b``."""
     found = []

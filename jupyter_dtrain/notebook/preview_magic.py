@@ -34,10 +34,10 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     """
     from ..analysis.names import find_names
     from ..cluster.devices import plan_devices
-    from ..cluster.gpus import bytes_for_each
     from ..engine.strategies.tensor_parallel.rules import pairs_of
     from ..planning.engine_plan import plans
     from ..planning.memory_plan import choice, measure, strategies_on, table
+    from .plan_choice import room_for_each
 
     if cluster.hosts:
         raise UsageError("%distribute plan knows the memory of this host alone: omit --hosts, and give --engines N.")
@@ -55,7 +55,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
             "",
             table(found),
             "",
-            choice(found, wanted, bytes_for_each(wanted, device=device))[1],
+            choice(found, wanted, room_for_each(wanted, device=device))[1],
             *filter(None, [trained.not_counted]),
         )
     )

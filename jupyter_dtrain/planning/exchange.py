@@ -1,7 +1,7 @@
 """What an engine reads of others in a step, in closed form, as the strategies do it on one host: the engine that reads most.
 
 A sum of *b* bytes over *n* engines is read in two halves, ``2 (n - 1) / n · b``: each engine adds up an *n*-th and reads what others have
-(:mod:`.engine.comm.shared_memory`). What a cell reads of a batch, BatchNorm's statistics and the words of a meeting are not counted.
+(:mod:`..engine.comm.shared_memory`). What a cell reads of a batch, BatchNorm's statistics and the words of a meeting are not counted.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ..checkpoint.metadata import Wanted
 from ..cluster.base import Cluster
+from ..cluster.devices import DevicePlan
 from ..cluster.launchers import find_launcher
 from ..cluster_options import ClusterOptions
 from ..detached.detached_runs import DetachedRuns
@@ -87,6 +88,10 @@ class Session(SessionViews):
     def cluster(self) -> Cluster | None:
         """The running cluster, if there is one."""
         return self._engines.cluster
+
+    def devices_for(self, options: ClusterOptions) -> Sequence[DevicePlan]:
+        """Return what the engines of a cell compute on: those that run, or are to start; none where others than this host say it."""
+        return self._engines.devices_for(options)
 
     @property
     def running(self) -> bool:

@@ -49,6 +49,7 @@ NAMES = {
     "torch._C._functorch.peek_interpreter_stack": "whether a transform of functions is under way",
     "torch._C.ScriptFunction": "scripted functions that are given parameters",
     # -- what a cell will take
+    "torch._subclasses.fake_tensor.FakeTensor": "on which device one is",
     "torch._subclasses.fake_tensor.FakeTensorMode": "a training step without data",
     # -- models
     "torch.nn.modules.batchnorm._BatchNorm": "layers with statistics over the batch",

@@ -54,7 +54,7 @@ def test_what_a_cell_would_take(new_notebook):
     assert ("2", "zero1") in rows
     assert "150 KiB" in rows["2", "auto"], "of parameters"
     assert "--strategy auto: " in shown
-    assert "for each of 2 engines; it exchanges least." in shown
+    assert "for each of 2 engines; all of the model fits." in shown
     assert notebook.value("torch.equal(torch.get_rng_state(), before)")
     assert notebook.engines() == []
     assert "knows the memory of this host alone" in notebook.fail(f"%distribute plan {number} --hosts a:2,b:2").error[1]

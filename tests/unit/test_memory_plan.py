@@ -236,7 +236,7 @@ def test_what_is_divided_is_less_by_as_much():
     assert [row.split()[:2] for row in rows[1:]] == [["1", "auto"], ["4", "auto"], ["4", "zero1"], ["4", "all"]]
 
 
-def test_the_choice_exchanges_least_of_those_that_have_room():
+def test_the_choice_is_data_parallel_or_the_fastest_that_fits():
     found = plans(measure(CELL, made("mlp"), engines=[4], device="cpu"), [find("auto"), find("zero1")], [4])
     auto, zero1 = found
     assert choice(found, 4, 2 * auto.total) == (auto, choice(found, 4, 2 * auto.total)[1])

@@ -1,6 +1,6 @@
 """Which parameters of models are sharded over the ranks, and what of a model is fetched together.
 
-What is used together is a *unit*: all parameters of a block (:mod:`...forward.activation_checkpoint`), or a layer's own.
+What is used together is a *unit*: all parameters of a block (:mod:`....planning.model_cut`), or a layer's own.
 """
 
 from __future__ import annotations
