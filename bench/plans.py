@@ -1,8 +1,9 @@
 """What `%distribute plan` predicts beside what engines hold: ``python -m bench.plans [--models mlp lstm] [--strategies zero3 dp=2,tp=2]``.
 
-Ten models, six steps of each, under each strategy. Measured are bytes of tensors in the last one: what there is before it, the most that
-PyTorch's allocator gives out above that (``torch.profiler``), the memory that engines share for rows of parameters and optimizer state, and
-buffers for what is whole for a moment. It is of the engine that has most.
+Ten models, under each strategy. Measured are bytes of tensors in the last steps: what there is before one, the most that PyTorch's
+allocator gives out above that (``torch.profiler``), the rows of parameters and optimizer state that others may read, and buffers for what
+is whole for a moment. Then bytes that an engine reads of others, and milliseconds, of steps before these. It is of the engine that has
+most. Of plans for two engines it is compared how long a step takes under the one that is chosen where data parallel just does not fit.
 """
 
 from __future__ import annotations
@@ -54,6 +55,18 @@ print(json.dumps({f"{plan.engines} {plan.name}": [plan.total, plan.exchanged, pl
 """
 
 
+def of_choice(found: dict[str, tuple[float, float, float]]) -> float | None:
+    """Return how long a step takes under the plan with the least planned time, of the fastest one, where data parallel just does not fit.
+
+    Parameters
+    ----------
+    found : dict of str to (float, float, float)
+        Bytes and seconds that are planned, and seconds that were taken, by strategy.
+    """
+    fitting = [one for one in found.values() if "auto" in found and one[0] < found["auto"][0]]
+    return min(fitting, key=lambda one: one[1])[2] / min(one[2] for one in fitting) if fitting else None
+
+
 def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m bench.plans", description=(__doc__ or "").splitlines()[0])
@@ -61,7 +74,8 @@ def main() -> None:
     parser.add_argument("--strategies", nargs="+", default=[*NAMES])
     parser.add_argument("--epochs", type=int, default=4, help="of three steps each, the first of which is not timed")
     options = parser.parse_args()
-    misses = []
+    misses: list[tuple[float, str, str]] = []
+    chosen: list[float] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         kernel = Kernel(Path(folder), env={"PYTHONPATH": str(Path(__file__).parents[1])})
         try:
@@ -69,6 +83,7 @@ def main() -> None:
             for model in options.models:
                 kernel.run(SETUP.format(**MODELS[model]._asdict()))
                 predicted = json.loads(kernel.run(PREDICT, LIMIT).splitlines()[-1])
+                found_times: dict[str, tuple[float, float, float]] = {}
                 for strategy in options.strategies:
                     engines, how = (4, f"--mesh {strategy}") if "," in strategy else (2, f"--engines 2 --strategy {strategy}")
                     kernel.run(SETUP.format(**MODELS[model]._asdict()))
@@ -81,6 +96,8 @@ def main() -> None:
                     plan, ahead, seconds = predicted[f"{engines} {strategy}"]
                     miss = plan / held - 1
                     misses.append((abs(miss), model, strategy))
+                    if engines == 2:
+                        found_times[strategy] = plan, seconds, time
                     of_parts = ", ".join(f"{part / 2**20:.2f} {name}" for part, name in zip(parts, PARTS, strict=True))
                     print(
                         f"{model}, {strategy}: {plan / 2**20:.2f} MiB planned, {held / 2**20:.2f} held ({of_parts}), {miss:+.1%}; "
@@ -88,9 +105,14 @@ def main() -> None:
                         f"{seconds * 1e3:.1f} ms planned, {time * 1e3:.1f} taken",
                         flush=True,
                     )
+                if (ratio := of_choice(found_times)) is not None:
+                    chosen.append(ratio)
+                    print(f"{model}: where auto does not fit, a step of the plan that is taken is {ratio:.2f} of the fastest's", flush=True)
         finally:
             kernel.close()
     within = sum(miss <= 0.1 for miss, *_ in misses)
+    if chosen:
+        print(f"{sum(ratio <= 1.1 for ratio in chosen)} of {len(chosen)} choices within a tenth of the fastest")
     print(f"{within} of {len(misses)} within a tenth; load average {os.getloadavg()[0]:.1f}")
 
 
