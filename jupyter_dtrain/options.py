@@ -198,8 +198,8 @@ class RunOptions:
             object.__setattr__(self, "cluster", cluster)
         self._check_strategy()
         if self.memory_limit is not None and (self.strategy != DEFAULT or self.mesh is not None or self.vary):
-            given = f"--mesh {self.mesh}" if self.mesh is not None else "--vary" if self.vary else f"--strategy {self.strategy}"
-            raise UsageError(f"--memory-limit is for --strategy auto, which chooses by it: leave out {given}.")
+            other = f"--mesh {self.mesh}" if self.mesh is not None else "--vary" if self.vary else f"--strategy {self.strategy}"
+            raise UsageError(f"--memory-limit is for --strategy auto, which chooses by it: leave out {other}.")
         if self.keep_checkpoints < 1:
             raise UsageError(f"--keep-checkpoints {self.keep_checkpoints}: at least one checkpoint stays; give a number from 1 up.")
         for option, given in (("--split", self.split), ("--split-inputs", self.split_inputs)):

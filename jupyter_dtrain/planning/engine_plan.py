@@ -26,8 +26,11 @@ class Measured(Protocol):
     """A model's steps."""
 
     batch_size: int
-    steps: Mapping[int, StepMemory]
     speeds: Speeds
+
+    @property
+    def steps(self) -> Mapping[int, StepMemory]:
+        """By the samples of a share."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
             (step.updating, Divided.OPTIMIZER_STATE),
         )
     )
+    if step.one_by_one and (info.by_blocks or info.divides == _STATE_ALONE):
+        updating = step.updating  # of the largest parameter, which one engine has
     passing = _between(step.ungraded, step.passing, gradients, step.gradients)
     whole = min(step.parameters, UNITS * step.largest) if Divided.PARAMETERS in info.divides and parts > 1 else 0
     if info.by_blocks:
@@ -135,13 +140,15 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
     if groups > 1:  # a stage lies on the engines of all groups, which fetch it to compute with it
         whole = max(whole, parameters)
         parameters, gradients, optimizer, updating = (-(-size // groups) for size in (parameters, gradients, optimizer, updating))
+    # Stages hand activations on from the third step on, and keep the buffers for gradients of the first two.
+    buffers = gradients if info.by_blocks and step.work.hands_on else 0
     return Plan(
         engines=number,
         strategy=info,
         parameters=parameters + whole + step.buffers,
         gradients=gradients,
         optimizer=optimizer,
-        activations=_activations(passing, gradients, step.remaining + updating),
+        activations=_activations(passing, gradients, step.remaining + updating) + buffers,
         mesh=mesh,
     )
 
@@ -157,10 +164,10 @@ def _plan_by_columns(step: StepMemory, info: StrategyInfo, number: int, groups: 
     return Plan(
         engines=number,
         strategy=info,
-        parameters=step.parameters + step.buffers - rows.parameters + fetched,
+        parameters=step.parameters + step.buffers - rows.parameters,
         gradients=gradients,
         optimizer=optimizer,
-        activations=_activations(passing, gradients, step.remaining + updating),
+        activations=_activations(passing + fetched, gradients, step.remaining + updating),
         mesh=mesh,
     )
 

@@ -88,11 +88,13 @@ def _by_columns(step: StepMemory, engines: int, groups: int, scale: float) -> Ex
                 found += summed(call.returned * scale, parts)
             elif not call.place:
                 found += read(call.returned * scale, parts, meetings=1)
+    layers = [layer for layer in step.layers if layer.rows >= engines]
+    columns = sum(layer.gradients for layer in layers)
+    rest = step.gradients - columns
+    found += summed(rest, parts)  # all have come to the same, but perhaps for last digits
     if groups > 1:
-        layers = [layer for layer in step.layers if layer.rows >= engines]
-        columns, rest = sum(layer.gradients for layer in layers), step.gradients - sum(layer.gradients for layer in layers)
         found += read(columns / parts, groups, meetings=len(layers)) + read(columns / parts, groups)  # parameters, for the next step
-        found += summed(rest, groups) + summed(rest, parts)  # neighbours first, who have come to the same
+        found += summed(rest, groups)
     return found
 
 
@@ -105,8 +107,8 @@ def _by_blocks(step: StepMemory, engines: int, groups: int, scale: float) -> Exc
         loads[stage] += size
     if not step.work.hands_on:
         shares = [load / groups / max(sum(loads), 1) for load in loads]  # of parameters, and of their gradients
-        most = max(step.work.fetched * (1 - share) + (engines - 1) * share * step.gradients for share in shares)
-        return Exchange(int(most), step.work.units + len(step.sizes))
+        read_most = max(step.work.fetched * (1 - share) + (engines - 1) * share * step.gradients for share in shares)
+        return Exchange(int(read_most), step.work.units + len(step.sizes))
     most = max((_handed(step.work.atoms, stage_of, stage, stages, scale / engines) for stage in range(stages)), default=NOTHING)
     if groups > 1:
         most += read(max(loads), groups, meetings=len(step.sizes) // stages) + read(2 * max(loads), groups)

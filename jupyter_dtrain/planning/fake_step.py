@@ -168,14 +168,16 @@ def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, 
         ungraded=max(0, passed.lap.ungraded - kept),
         remaining=remaining,
         updating=updated.most,
+        one_by_one=updated.one_by_one,
         work=replace(passed.work, updating=updated.traffic, updates=updated.operations),
     )
 
 
 def is_divided_by_columns(module: nn.Module) -> bool:
     """Return whether `module` is a large linear layer, as `--strategy tensor` takes it."""
-    is_linear = isinstance(module, nn.Linear) and type(module).forward is nn.Linear.forward
-    return is_linear and not isinstance(module, NonDynamicallyQuantizableLinear) and module.weight.nbytes >= LARGE
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return False
+    return not isinstance(module, NonDynamicallyQuantizableLinear) and num_bytes(module.weight) >= LARGE
 
 
 def _layers(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[LayerMemory]:

@@ -23,12 +23,13 @@ _ONE_BY_ONE = tuple(
 
 
 class Updated(NamedTuple):
-    """What optimizers keep, what they need for a moment, what they read and write, and in how many operations."""
+    """What optimizers keep and need for a moment, read and write, in how many operations, and whether parameter by parameter."""
 
     state: int
     most: int
     traffic: int
     operations: int
+    one_by_one: bool
 
 
 def update(model: nn.Module, optimizers: Sequence[Optimizer]) -> Updated:
@@ -67,6 +68,7 @@ def update(model: nn.Module, optimizers: Sequence[Optimizer]) -> Updated:
         most=max(0, after.most - before.now),
         traffic=traffic * rest // max(size, 1),
         operations=operations * len(parameters) // max(len(stepped), 1),
+        one_by_one=all(_alike(optimizer) is not None for optimizer in optimizers),
     )
 
 

@@ -47,6 +47,8 @@ class StepMemory:
         The most in the forward and the backward pass, beside parameters, buffers and optimizer state; `ungraded`: beside gradients too.
     remaining, updating : int
         What is there as the optimizer begins, beside all of these, and what it needs for a moment.
+    one_by_one : bool
+        Whether it needs that for one parameter after the other: as much where it has the largest of them alone.
     work : StepWork
         What is computed, and what engines would have to exchange of it; of the largest share.
     """
@@ -64,6 +66,7 @@ class StepMemory:
     ungraded: int = 0
     remaining: int = 0
     updating: int = 0
+    one_by_one: bool = False
     work: StepWork = field(default_factory=StepWork)
 
     @property
@@ -77,9 +80,11 @@ def between(share: int, ends: Mapping[int, StepMemory]) -> StepMemory:
     (less, low), (more, high) = sorted(ends.items())
 
     def at(of: str) -> int:
-        return getattr(low, of) + (getattr(high, of) - getattr(low, of)) * (share - less) // (more - less)
+        begins, ends = int(getattr(low, of)), int(getattr(high, of))
+        return begins + (ends - begins) * (share - less) // (more - less)
 
-    return replace(high, **{of: at(of) for of in ("peak", "passing", "ungraded", "remaining", "updating")})
+    sizes: dict[str, Any] = {of: at(of) for of in ("peak", "passing", "ungraded", "remaining", "updating")}
+    return replace(high, **sizes)
 
 
 class Lap(NamedTuple):

@@ -166,6 +166,13 @@ def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) ->
     return f"`{plan.option}` would take {size_text(plan.total)} on each of {engines} engines, where {taken} takes {size_text(own.total)}."
 
 
+ROUGH = (
+    "Where linear layers are divided, and for meshes, memory may be 20 % more or less: hidden results of divided layers are counted whole, "
+    "and not all that groups fetch for a moment is known."
+)
+"""What a table with such rows says below."""
+
+
 def table(found: Sequence[Plan]) -> str:
     """Return plans as text."""
     lines: list[tuple[str, ...]] = [
@@ -175,7 +182,9 @@ def table(found: Sequence[Plan]) -> str:
         parts = (plan.total, plan.parameters, plan.gradients, plan.optimizer, plan.activations, plan.exchanged)
         lines.append((str(plan.engines), plan.name, *map(size_text, parts), duration_text(plan.seconds)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
+    rows = ["  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines]
+    is_rough = any(plan.mesh or divides_columns(plan.strategy) for plan in found)
+    return "\n".join([*rows, ROUGH] if is_rough else rows)
 
 
 def duration_text(seconds: float) -> str:

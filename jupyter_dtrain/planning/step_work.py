@@ -155,7 +155,7 @@ class Calls:
         self._linears: list[LinearCall] = []
         self._atoms: list[AtomCall] = []
         self._again: set[int] = set()  # modules whose parameters the backward pass needs
-        self._places = {}
+        self._places: dict[int, str] = {}
         for module in model.modules():
             for pair in pairs(module):
                 self._places |= {id(first): "first" for first in pair.firsts} | {id(pair.second): "second"}
@@ -187,9 +187,9 @@ class Calls:
         if _has_gradient(given) or isinstance(module, nn.RNNBase):
             self._again.add(id(module))
 
-    def _note_linear(self, module: nn.Module, given: Any, returned: Any) -> None:
-        tokens = returned.numel() // module.out_features  # type: ignore[operator]
-        flops = 2 * tokens * module.weight.numel() * (3 if _has_gradient(given) else 2)  # type: ignore[operator,union-attr]
+    def _note_linear(self, module: Any, given: Any, returned: Any) -> None:
+        tokens = returned.numel() // module.out_features
+        flops = 2 * tokens * module.weight.numel() * (3 if _has_gradient(given) else 2)
         place = self._places.get(id(module), "")
         self._linears.append(LinearCall(_all_bytes(given), _all_bytes(returned), int(flops), _has_gradient(given), place))
 

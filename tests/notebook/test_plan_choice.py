@@ -37,6 +37,8 @@ def test_a_plan_that_fits_ends_with_the_same_numbers(notebook):
     notebook.run(SETUP)
     shown = notebook.run(f"%%distribute --engines 2 --device cpu{CELL}")
     plain = notebook.value(STATE)
+    gradients = notebook.value("sum(p.nbytes for p in model.parameters())")
+    assert notebook.value("exchanged") == pytest.approx(gradients, rel=0.05), "what a plan has for two engines under auto"
     assert not any("--strategy auto" in line for line in shown.notices)
     notebook.run(SETUP)
     shown = notebook.run(f"%%distribute --engines 2 --device cpu --memory-limit 3M{CELL}")

@@ -39,13 +39,13 @@ def test_two_engines(trained):
     # Nothing asks for the gradient of the inputs, so the backward pass needs the second weight alone.
     assert found["zero3"] == (FIRST + 2 * SECOND) // 2 + (FIRST + SECOND) // 2 + SMALL
     # Of a pair: the sum of what comes out. The first layer is given no gradient. The last is small and whole.
-    assert found["tensor"] == 4 * BATCH * WIDTH
+    assert found["tensor"] == 4 * BATCH * WIDTH + LAST + 4 * OUT
 
 
 def test_more_engines_read_more_of_a_sum(trained):
     found = exchanged(trained, 4)
     assert found["auto"] == pytest.approx(1.5 * (FIRST + SECOND + SMALL), abs=4)
-    assert found["tensor"] == 1.5 * 4 * BATCH * WIDTH
+    assert found["tensor"] == 1.5 * (4 * BATCH * WIDTH + LAST + 4 * OUT)
     assert found["dp=2,tp=2"] < found["auto"]
 
 

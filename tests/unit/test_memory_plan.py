@@ -15,7 +15,7 @@ from jupyter_dtrain.errors import UsageError
 from jupyter_dtrain.planning.engine_plan import plans
 from jupyter_dtrain.planning.fake_step import batch_size_of
 from jupyter_dtrain.planning.live_bytes import LiveBytes
-from jupyter_dtrain.planning.memory_plan import choice, measure, table
+from jupyter_dtrain.planning.memory_plan import ROUGH, choice, measure, table
 from jupyter_dtrain.strategies import Divided, StrategyInfo, find
 
 CELL = ast.parse("for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n    optimizer.step()")
@@ -190,10 +190,12 @@ def test_layers_divided_by_columns_and_meshes_have_rows():
     away = sum(parameter.nbytes for layer in linear for parameter in layer.parameters())
     rest = auto.gradients - away
     assert tensor.parameters == tensor.gradients == rest + away / 4
-    assert grouped.parameters == rest + away / 4 + away / 2, "what engines of a place have is fetched to compute with it"
+    assert grouped.parameters == rest + away / 4, "what engines of a place have is fetched to compute with it, as for a moment"
     assert grouped.gradients == tensor.gradients
     assert staged.gradients < pipeline.gradients
-    assert table(found).splitlines()[-1].split()[:2] == ["4", "dp=2,tp=2"]
+    *_, last, note = table(found).splitlines()
+    assert last.split()[:2] == ["4", "dp=2,tp=2"]
+    assert note == ROUGH
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "Adagrad", "NAdam"])
@@ -226,7 +228,7 @@ def test_what_is_divided_is_less_by_as_much():
     assert zero1.optimizer == pytest.approx(2 * max(largest, size / 4), rel=0.01), "whole parameters, the largest first"
     assert divided.gradients == pytest.approx(size / 4, rel=0.01)
     assert size / 4 < divided.parameters, "blocks are whole while they are at work"
-    assert divided.activations < zero1.activations < auto.activations, "an optimizer needs less for a moment"
+    assert divided.activations < zero1.activations == auto.activations, "an optimizer needs less for a moment of rows"
     assert auto.activations < one.activations, "of a quarter of the batch"
     (blocks,) = plans(measure(CELL, values, engines=[4], device="cpu"), [dataclasses.replace(everything, by_blocks=True)], [4])
     biggest = max(sum(parameter.nbytes for parameter in layer.parameters()) for layer in values["model"])

@@ -61,7 +61,7 @@ def test_the_fastest_that_fits_is_taken_where_data_parallel_does_not():
         sentence,
     )
     rows = [line.split() for line in shown.splitlines()[1:]]
-    fitting = {row[1]: row for row in rows if row[3] == "MiB" and float(row[2]) * 1.15 <= 6}
+    fitting = {row[1]: row for row in rows if row[0] == "2" and row[3] == "MiB" and float(row[2]) * 1.15 <= 6}
     assert "auto" not in fitting
     assert options.strategy in fitting
     assert options.memory_limit is None
