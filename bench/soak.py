@@ -29,7 +29,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import psutil
-import zmq
 from jupyter_client.blocking.client import BlockingKernelClient
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import expect, sync_playwright
@@ -190,11 +189,8 @@ class Attached(Notebook):
         self.client.load_connection_file()
         self.client.start_channels()
         self.manager = SimpleNamespace(is_alive=lambda: psutil.pid_exists(pid), provisioner=None)  # type: ignore[assignment]
-        self.poller = zmq.Poller()
-        self.poller.register(self.client.iopub_channel.socket, zmq.POLLIN)
-        self.poller.register(self.client.shell_channel.socket, zmq.POLLIN)
         self.folder = connection_file.parent
-        self.cells, self.others, self.subshells = {}, [], {}
+        self._listen()
         self.meanwhile: Any = lambda: None
 
     def _receive(self) -> None:

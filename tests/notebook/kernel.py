@@ -124,6 +124,10 @@ class Notebook:
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=LIMIT)
+        self._listen()
+
+    def _listen(self) -> None:
+        """Take in what comes over the client's channels."""
         self.poller = zmq.Poller()
         self.poller.register(self.client.iopub_channel.socket, zmq.POLLIN)
         self.poller.register(self.client.shell_channel.socket, zmq.POLLIN)
