@@ -35,7 +35,7 @@ from playwright.sync_api import expect, sync_playwright
 
 from tests.browser.conftest import ARGUMENTS, NAMES
 from tests.browser.lab import Lab
-from tests.browser.server import LIMIT, Server
+from tests.browser.server import Server
 from tests.notebook.kernel import Cell, Notebook
 
 from .report import machine
@@ -46,6 +46,8 @@ CELLS_IN_A_ROW = 20
 """Cells on one cluster before another one is started."""
 ERROR_EVERY = 10
 RELOAD_EVERY = 240.0  # seconds, on average
+PATIENCE = 10 * 60.0
+"""Seconds that the page may take to be there again: other programs may be busy meanwhile, and what is looked at are results."""
 SETTLED = 10 * 60.0
 """Seconds after which memory is to be flat."""
 UNIT = 1 << 20
@@ -315,13 +317,13 @@ def measured(kernel: psutil.Process, browser: psutil.Process) -> dict[str, float
 @contextlib.contextmanager
 def soaked(options: argparse.Namespace) -> Iterator[Soak]:
     """Open a notebook in a page, and attach to its kernel; leave nothing behind."""
-    expect.set_options(timeout=LIMIT * 1000)
+    expect.set_options(timeout=PATIENCE * 1000)
     with tempfile.TemporaryDirectory(prefix="soak-") as folder, sync_playwright() as playwright:
         server = Server(Path(folder), checkout=Path(__file__).parents[1])
         try:
             executable = next(filter(None, map(shutil.which, NAMES)), None)
             page = playwright.chromium.launch(executable_path=executable, args=ARGUMENTS).new_page(viewport={"width": 1280, "height": 1000})
-            page.set_default_timeout(LIMIT * 1000)
+            page.set_default_timeout(PATIENCE * 1000)
             (server.notebooks / "soak").mkdir()
             lab = Lab(page, server.url, server.token, server.notebooks / "soak" / "soak.ipynb", [SETUP])
             lab.run(0)
