@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from .cluster.folders import Folders
 from .elastic.engine_pool import EnginePool
+from .options import RunOptions
 
 if TYPE_CHECKING:
     from .cluster_options import ClusterOptions
@@ -31,7 +32,7 @@ def main() -> None:
     said = json.loads(sys.argv[1])
     options: ClusterOptions = pickle.loads(bytes.fromhex(said["engines"]))
     engines = EnginePool()
-    engines.prepare(options)
+    engines.prepare(RunOptions(cluster=options))  # the cell's own have been looked at where it was handed over
     folders = Folders()
     held = folders.acquire()
     from .detached.connection import SOCKET
