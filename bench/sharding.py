@@ -1,9 +1,11 @@
 """What an engine holds, and how long a step takes, with each strategy: ``python -m bench.sharding [--engines 2] [--size 44] [--rounds 3]``.
 
-A model that parameters rule, under AdamW. Memory is what the system counts for the process (``VmHWM``), above what it was at the end of a
-cell that has used the same parts of PyTorch: so what arrives and its sharding count, and so do the exchange buffers, which all engines of
-the host map (4 MiB for each engine). What a snapshot has written into the folder of shared memory counts for no process, and is as much
-with each strategy. Strategies take turns, each on new engines, as what these have used they keep; ratios are within a round.
+A model that parameters rule, under AdamW, or with ``--blocks 12`` a transformer that activations rule; options of the cell may follow the
+name of a strategy (``--strategies zero1 "auto --checkpoint-activations"``). Memory is what the system counts for the process (``VmHWM``),
+above what it was at the end of a cell that has used the same parts of PyTorch: so what arrives and its sharding count, and so do the
+exchange buffers, which all engines of the host map (4 MiB for each engine). What a snapshot has written into the folder of shared memory
+counts for no process, and is as much with each strategy. Strategies take turns, each on new engines, as what these have used they keep;
+ratios are within a round.
 """
 
 from __future__ import annotations
@@ -25,9 +27,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 torch.manual_seed(0)
-wide = nn.Sequential(*[layer for _ in range({layers}) for layer in (nn.Linear({width}, {width}), nn.GELU())])
+{model}
 updating = torch.optim.AdamW(wide.parameters(), lr=1e-3)
-drawn = torch.randn(64 * {steps}, {width})
 loader = DataLoader(TensorDataset(drawn, drawn.flip(1)), batch_size=64)
 def of_process(name):
     from pathlib import Path
@@ -35,6 +36,15 @@ def of_process(name):
 def forget_peak():
     from pathlib import Path
     Path("/proc/self/clear_refs").write_text("5")
+"""
+LINEAR = """
+wide = nn.Sequential(*[layer for _ in range({layers}) for layer in (nn.Linear({width}, {width}), nn.GELU())])
+drawn = torch.randn(64 * {steps}, {width})
+"""
+TRANSFORMER = """
+layer = nn.TransformerEncoderLayer({width}, 4, 4 * {width}, batch_first=True)
+wide = nn.TransformerEncoder(layer, {layers}, enable_nested_tensor=False)
+drawn = torch.randn(64 * {steps}, 64, {width})
 """
 BEFORE = """%%distribute --engines {engines} --device cpu
 small = nn.Linear(64, 64)
@@ -75,12 +85,12 @@ class Figures(NamedTuple):
 WHAT = ("peak up to the end of the first step, MiB", "largest peak, with snapshots, MiB", "peak of the last step, MiB", "a step, ms")
 
 
-def measured(folder: Path, strategy: str, *, engines: int, layers: int, width: int, steps: int) -> Figures:
-    """Run one cell on new engines."""
+def measured(folder: Path, strategy: str, *, engines: int, model: str, steps: int) -> Figures:
+    """Run one cell on new engines. `strategy` is its name, and other options of the cell."""
     kernel = Kernel(folder)
     try:
         kernel.run(f"%load_ext jupyter_dtrain\nimport jupyter_dtrain, json\n%distribute start -n {engines} --device cpu")
-        kernel.run(SETUP.format(layers=layers, width=width, steps=steps))
+        kernel.run(SETUP.format(model=model, steps=steps))
         kernel.run(BEFORE.format(engines=engines))
         kernel.run(STEPPED.format(engines=engines, strategy=strategy, every=steps // 2), LIMIT)
         return Figures(*json.loads(kernel.run(READ)))
@@ -94,22 +104,24 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--size", type=int, default=44, help="MiB of parameters (default: 44)")
     parser.add_argument("--width", type=int, default=1024, help="of the layers (default: 1024, which is 4 MiB each)")
+    parser.add_argument("--blocks", type=int, default=0, help="a transformer of so many, on sequences of 64, in the place of linear layers")
     parser.add_argument("--strategies", nargs="+", default=["zero1", "zero3"], help="beside auto")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    layers = max(1, round(options.size / (4 * options.width**2 / 2**20)))
+    layers = options.blocks or max(1, round(options.size / (4 * options.width**2 / 2**20)))
+    model = (TRANSFORMER if options.blocks else LINEAR).format(layers=layers, width=options.width, steps=options.steps)
     found: dict[str, list[Figures]] = {strategy: [] for strategy in (BASE, *options.strategies)}
     for number in range(options.rounds):
         for strategy, figures in found.items():
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-                sizes = {"layers": layers, "width": options.width, "steps": options.steps}
-                figures.append(measured(Path(folder), strategy, engines=options.engines, **sizes))
+                figures.append(measured(Path(folder), strategy, engines=options.engines, model=model, steps=options.steps))
             first, largest, last, step = map(round, figures[-1])
             print(f"round {number + 1}, {strategy}: {first}, {largest}, {last} MiB, {step} ms", flush=True)
+    parameters = (12 if options.blocks else 1) * 4 * layers * options.width**2 >> 20
     print(
-        f"{layers} layers of {options.width}, {4 * layers * options.width**2 >> 20} MiB of parameters, on {options.engines} engines, "
-        f"load average {os.getloadavg()[0]:.1f}:"
+        f"{layers} {'blocks' if options.blocks else 'layers'} of {options.width}, {parameters} MiB of parameters, "
+        f"on {options.engines} engines, load average {os.getloadavg()[0]:.1f}:"
     )
     for column, what in enumerate(WHAT):
         for strategy, figures in found.items():
