@@ -50,7 +50,8 @@ for x, y in loader:
     "seeds": "torch.manual_seed(time.time_ns()); seen.append(torch.rand(2).tolist())\nfor x, y in loader: step(x + torch.randn_like(x), y)",
     "names and tokens": """
 seen += [uuid.uuid4().hex, str(uuid.uuid1()), secrets.token_hex(4), secrets.choice(range(1 << 40)), secrets.randbelow(1 << 40)]
-seen += [os.urandom(9), time.strftime("%H:%M:%S"), time.ctime(), tuple(time.localtime()), time.asctime()]
+seen += [os.urandom(9), sum(os.urandom(200_000)), os.urandom(0)]
+seen += [time.strftime("%H:%M:%S"), time.ctime(), tuple(time.localtime()), time.asctime()]
 seen += [time.strftime("%Y", time.gmtime(0)), time.ctime(0)]
 """,
     "read far more often than ranks meet": """

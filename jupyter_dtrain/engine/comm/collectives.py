@@ -108,7 +108,10 @@ def of_rank0(value: Any) -> Any:
     """Return rank 0's `value`: what can be pickled. A collective of all ranks; where they share memory, rank 0 waits for nobody."""
     shared = shared_memory()
     if shared is not None:
-        return pickle.loads(shared.of_rank0(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)))
+        if shared.rank == 0:
+            shared.of_rank0(pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL))
+            return value
+        return pickle.loads(shared.of_rank0(b""))
     with outside_transforms():
         found = [value]
         dist.broadcast_object_list(found, src=0)

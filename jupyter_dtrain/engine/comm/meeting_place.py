@@ -12,7 +12,7 @@ NOTE = 1 << 16  # bytes in which a rank tells of its last error
 _STATE = struct.Struct("<II")  # number of the exchange, and bytes of it: the same on all ranks, if they do the same
 _FAILED, _FINE, _READ = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD  # in the place of bytes: what a rank has to say of its own part
 _TOLD = 0xFFFE0000  # in the place of bytes, with the size of what follows: rank 0 tells what it has read, and goes on
-_MOST_TOLD = 0xFFFF
+_MOST_TOLD = 0xFFFF  # bytes of it at once
 _SEEN = 1 << 16  # bytes of what is told that are looked through
 _LENGTH = struct.Struct("<II")  # of the note, and the number of the exchange that was next when it was written
 
@@ -81,7 +81,7 @@ class MeetingPlace:
             raise
 
     def of_rank0(self, own: bytes) -> bytes:
-        """Return `own` of rank 0, which tells it and waits for nobody. A collective: every rank calls this at the same place.
+        """Return `own` of rank 0, which tells it and waits for nobody; others' is not looked at. Every rank calls this at the same place.
 
         Raises
         ------
@@ -89,24 +89,32 @@ class MeetingPlace:
             Rank 0 is at another place of the cell.
         """
         self._check()
-        assert len(own) <= _MOST_TOLD
+        told = bytearray()
         try:
-            if self._peers.rank == 0:
-                self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD + len(own)) + own)
-                return own
-            found = self._peers.receive_from(0, _STATE.size)
-            number, size = _STATE.unpack(found)
-            if number == self._number & 0xFFFFFFFF and _is_told(size):
-                return self._peers.receive_from(0, size - _TOLD)
-            self._number += 1  # rank 0 is at an exchange: this rank comes to it as well, and says that it is elsewhere
-            self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD))
-            rest = [self._peers.receive_from(rank, _STATE.size) for rank in range(1, self.num_ranks) if rank != self._peers.rank]
-            raise self._elsewhere([_STATE.unpack(other) for other in (found, *rest)])
+            while True:
+                piece = self._told(own[len(told) : len(told) + _MOST_TOLD])
+                told += piece
+                if len(piece) < _MOST_TOLD:
+                    return bytes(told)
         except FailedElsewhere:
             raise
         except BaseException:  # as in `barrier`
             self._peers.close()
             raise
+
+    def _told(self, own: bytes) -> bytes:
+        """Return what rank 0 tells at once, of `own`."""
+        if self._peers.rank == 0:
+            self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD + len(own)) + own)
+            return own
+        found = self._peers.receive_from(0, _STATE.size)
+        number, size = _STATE.unpack(found)
+        if number == self._number & 0xFFFFFFFF and _is_told(size):
+            return self._peers.receive_from(0, size - _TOLD)
+        self._number += 1  # rank 0 is at an exchange: this rank comes to it as well, and says that it is elsewhere
+        self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD))
+        rest = [self._peers.receive_from(rank, _STATE.size) for rank in range(1, self.num_ranks) if rank != self._peers.rank]
+        raise self._elsewhere([_STATE.unpack(other) for other in (found, *rest)])
 
     def exchange_files(self, file: int) -> dict[int, int]:
         """Return the files that the other ranks have opened, by rank, for this rank's. Collective."""

@@ -44,9 +44,6 @@ _BETWEEN = (__file__, late_bound.__file__)
 class CommonClock:
     """Gives what the cell asks of the system the same on every rank, where the cell's thread does so."""
 
-    def __init__(self) -> None:
-        self._thread = threading.get_ident()
-
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replace what reads the clock and asks for random bytes, until the end of the ``with`` block. Its thread is the cell's."""
