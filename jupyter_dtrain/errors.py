@@ -68,6 +68,10 @@ class StoreError(DtrainError):
     """The record of runs on disk cannot be read or written. A run goes on without it."""
 
 
+class NoRunsError(StoreError):
+    """Nothing was written to the record of runs yet, as while another kernel writes its first run."""
+
+
 class CheckpointError(DtrainError):
     """A checkpoint that cannot be written, or is not what was written."""
 

@@ -15,7 +15,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
-from ..errors import StoreError
+from ..errors import NoRunsError, StoreError
 from ..system.confined import read_below
 from .schema import COLUMNS, SCHEMA_VERSION, SINCE, create_schema
 
@@ -58,6 +58,8 @@ def connect_to_read(path: Path, state: FileState) -> sqlite3.Connection:
 
     Raises
     ------
+    NoRunsError
+        Nothing was written to it yet.
     StoreError
         A newer version has written it, or something else than this project.
     """
@@ -93,7 +95,7 @@ def _checked_to_read(path: Path, mode: str, state: FileState | None) -> sqlite3.
     try:
         connection.execute("PRAGMA query_only = ON")
         if _version(connection, path) == 0:
-            raise StoreError(f"There are no runs in {path.parent}: nothing was written to {path.name}.")
+            raise NoRunsError(f"There are no runs in {path.parent}: nothing was written to {path.name}.")
         connection.execute("SELECT count(*) FROM runs").fetchone()
         if state is not None:
             _check_same(path, state)
@@ -157,13 +159,18 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
     """Return the version of the tables, 0 where there is nothing at all; a `StoreError`: they are none of ours."""
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    connection.execute("BEGIN")  # one look: another kernel may make the tables between two
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
     if version > SCHEMA_VERSION:
         raise StoreError(
             f"{path} was written by a newer version of jupyter_dtrain (format {version}, this one knows {SCHEMA_VERSION}): "
             "update jupyter_dtrain, or use another folder."
         )
-    found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
     if version <= 0:
         if version < 0 or found:
             raise StoreError(f"{path} is the database of another program: move it away, or use another folder.")

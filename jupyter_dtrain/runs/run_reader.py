@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import CheckpointError, StoreError
+from ..errors import CheckpointError, NoRunsError, StoreError
 from ..protocol import RUN_PHASES_ENDED, CurveSummary, RunPhase
 from ..system.confined import is_run_id
 from .curves import Curve
@@ -50,7 +51,7 @@ class RunReader:
         complaints: list[str] = []
         if not self._database.exists:
             return found, complaints
-        with self._database.reading() as connection:
+        with suppress(NoRunsError), self._database.reading() as connection:
             newest = connection.execute("SELECT number FROM runs ORDER BY number DESC LIMIT ?", (MAX_LISTED,)).fetchall()
             for (number,) in reversed(newest):  # each by itself: what is wrong with one costs that one
                 try:

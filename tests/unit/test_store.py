@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +21,7 @@ from jupyter_dtrain.runs import connections
 from jupyter_dtrain.runs.curves import Curve
 from jupyter_dtrain.runs.database import DATABASE
 from jupyter_dtrain.runs.record import new_run_id
-from jupyter_dtrain.runs.schema import SCHEMA_VERSION
+from jupyter_dtrain.runs.schema import SCHEMA_VERSION, create_schema
 from jupyter_dtrain.runs.store import RunStore
 
 
@@ -266,6 +266,34 @@ def test_several_kernels_write_to_one_new_folder_at_once(store):
     assert [record.number for record in store.list_runs()] == list(range(1, 21))
     for run_id in ids:
         assert store.points(run_id, "loss").step == list(range(10))
+
+
+def test_tables_that_another_kernel_makes_while_they_are_looked_for_are_ours(store, monkeypatch):
+    """Their version and their names are of one moment: else there are tables, and no version of them."""
+    connect, looked = sqlite3.connect, []
+
+    class Beside(sqlite3.Connection):
+        def execute(self, statement, *arguments):
+            if "sqlite_schema" in statement and not looked:
+                looked.append(statement)
+                with (
+                    closing(connect(store.folder / DATABASE, isolation_level=None, timeout=0)) as other,
+                    suppress(sqlite3.OperationalError),
+                ):
+                    create_schema(other)  # it may as well be told to wait
+            return super().execute(statement, *arguments)
+
+    monkeypatch.setattr(connections.sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Beside))
+    run_id = start(store)
+    assert len(looked) == 1
+    assert [run.run_id for run in store.list_runs()] == [run_id]
+
+
+def test_a_file_that_another_kernel_has_only_begun_holds_no_runs(store):
+    store.folder.mkdir()
+    with closing(sqlite3.connect(store.folder / DATABASE, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        assert store.list_runs() == []
 
 
 def test_a_new_folder_that_another_kernel_prepares_this_moment_is_waited_for(store, monkeypatch):
