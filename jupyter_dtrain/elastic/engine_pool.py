@@ -17,14 +17,12 @@ from ..errors import ClusterError, UsageError
 from ..options import RunOptions
 from ..protocol import ClusterUpdate
 from ..system.interpreter import interrupted_before_the_cell
-from .engine_start import EngineStart, satisfies
+from .engine_start import STARTING, EngineStart, satisfies
 
 if TYPE_CHECKING:
     from .worker_group import WorkerGroup
 
 RESTART_LIMIT = timedelta(seconds=60)
-STARTING = "while the engines were starting"
-"""What an interrupt says that comes then."""
 
 
 class EnginePool:

@@ -1,14 +1,19 @@
-"""A start of engines beside the thread that runs the cells."""
+"""How engines start: beside the thread that runs the cells, or while it waits."""
 
 from __future__ import annotations
 
 import queue
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 from ..cluster.base import Cluster, Progress
 from ..cluster.launchers import LOCAL
 from ..cluster_options import ClusterOptions
+from ..system.interpreter import interrupted_before_the_cell
+
+STARTING = "while the engines were starting"
+"""What an interrupt says that comes then."""
 
 
 class EngineStart:
@@ -63,6 +68,25 @@ class EngineStart:
         if self._unwanted:
             raise KeyboardInterrupt
         self._said.put(sentence)
+
+
+def start_warm(start: Callable[[Progress], Cluster], limit: timedelta, on_progress: Progress) -> Cluster:
+    """Return the cluster that `start` returns once its engines have imported torch, in at most `limit`; tell how far that is."""
+    told: list[str] = []
+
+    def tell(sentence: str) -> None:
+        told.append(sentence)
+        on_progress(sentence)
+
+    cluster = start(tell)
+    if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
+        tell("the engines import torch")
+        with interrupted_before_the_cell(STARTING):
+            cluster.wait_warm(limit)
+    if told:
+        count = len(cluster.engine_ids)
+        on_progress(f"{count} engine{'' if count == 1 else 's'} ready")
+    return cluster
 
 
 def satisfies(cluster: Cluster, options: ClusterOptions, started_with: ClusterOptions) -> bool:

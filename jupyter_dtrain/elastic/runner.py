@@ -27,7 +27,8 @@ from ..transport.base import BlobStore
 from ..transport.blob_store import HASHED, BlobFolder, bytes_of
 from ..transport.sending import Sending
 from .agent import Agent
-from .engine_pool import STARTING, EnginePool
+from .engine_pool import EnginePool
+from .engine_start import start_warm
 from .failed_run import FailedRun
 from .failure_report import phase_of
 from .job import CellJob
@@ -238,11 +239,6 @@ class Runner:
 
     def _group(self, options: ClusterOptions, num_ranks: int | None, output: Output) -> WorkerGroup:
         """Return the engines of a run, started and with torch imported."""
-        cluster = self._engines.start(replace(options, num_engines=num_ranks), on_progress=output.progress)
-        if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
-            output.progress("the engines import torch")
-            with interrupted_before_the_cell(STARTING):
-                cluster.wait_warm(options.start_timeout)
-            count = len(cluster.engine_ids)
-            output.progress(f"{count} engine{'' if count == 1 else 's'} ready")
+        options = replace(options, num_engines=num_ranks)
+        cluster = start_warm(lambda tell: self._engines.start(options, on_progress=tell), options.start_timeout, output.progress)
         return self._engines.group(cluster, num_ranks or len(cluster.engine_ids))
