@@ -328,6 +328,41 @@ def test_gradients_in_a_snapshot_are_whole_on_the_rank_that_writes_them(ranks, n
     assert [one for of_rank in found for one in of_rank] == [True] * 12
 
 
+def snapshot_parameters(run: Run, way: str) -> list[bool]:
+    """Return for each parameter whether a snapshot has it, of which the cell holds all: in memory of the rank's, or of the cell's."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 12), torch.nn.Linear(12, 5))
+    expected = [parameter.detach() + 1 for parameter in model.parameters()]
+    training = run.training(model)
+    memory = shared_memory()
+    assert memory is not None
+    sharded = ShardedTraining(training, memory, least=0)
+    with training.installed(), sharded.installed():
+        held = model.state_dict()
+        with torch.no_grad():
+            if way == "views":
+                for value in held.values():
+                    value += 1
+            else:
+                torch.nn.utils.vector_to_parameters(torch.cat([value.reshape(-1) + 1 for value in held.values()]), model.parameters())
+        with sharded.full.standing_in() as apart:
+            written = {}
+            for one in apart.held:
+                assert one.read is not None
+                written[one.storage._cdata] = torch.empty(one.storage.nbytes(), dtype=torch.uint8)
+                one.read(written[one.storage._cdata])
+            found = []
+            for parameter in model.parameters():
+                flat = written.get(parameter.untyped_storage()._cdata)
+                found.append(parameter if flat is None else flat.view(parameter.dtype).view(parameter.shape))
+            return [torch.equal(one, other) for one, other in zip(found, expected, strict=True)]
+
+
+@pytest.mark.parametrize("way", ["views", "a vector"])
+def test_parameters_that_the_cell_holds_are_in_a_snapshot(ranks, way):
+    assert ranks.call(2, snapshot_parameters, way) == [[True] * 4] * 2
+
+
 def test_writing_by_numpy_is_an_error(ranks):
     """PyTorch counts no such write, and whether all ranks have seen it cannot be told: loud rather than wrong."""
     cell = LOOP + "for p in model.parameters():\n    a = p.detach().numpy()\n    a *= 0.5\n"

@@ -28,8 +28,7 @@ class BufferPool:
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor of undefined numbers."""
-        num_bytes = torch.Size(shape).numel() * dtype.itemsize
-        size = -(-num_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        size = torch.Size(shape).numel() * dtype.itemsize  # and no more: what a snapshot has of it is all of a tensor
         with quiet(), torch.no_grad():
             block = next((block for block in reversed(self._blocks) if block.nbytes() == size and _is_free(block)), None)
             if block is None:
@@ -97,7 +96,9 @@ def _is_free(block: torch.UntypedStorage) -> bool:
 
 
 def _new(size: int) -> torch.UntypedStorage:
-    memory = mmap.mmap(-1, max(size, mmap.PAGESIZE))
+    if not size:
+        return torch.UntypedStorage(0)
+    memory = mmap.mmap(-1, size)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()

@@ -55,7 +55,10 @@ class FullState:
             with quiet(), torch.no_grad():
                 for shard, owner in zip(shards, owners, strict=False):
                     numbers, rows_of_gradient, gradient = shard.for_snapshot(), shard.gradient, None
-                    hold(numbers, owner, shard.storage.read_into)
+                    if (
+                        numbers.untyped_storage().nbytes() == shard.nbytes
+                    ):  # else the cell has it in memory of its own: it is written as that
+                        hold(numbers, owner, shard.storage.read_into)
                     if rows_of_gradient is not None:
                         gradient, to = torch.empty(shard.shape, dtype=shard.dtype), of_gradient[shard.number]
                         hold(gradient, to, partial(self._gather, shard, rows_of_gradient, to))
