@@ -93,12 +93,18 @@ def opening(tmp_path_factory, request):
 
 
 @pytest.fixture(scope="package")
-def shared_notebook(package_notebook):
-    """A notebook with PyTorch imported and three engines running."""
+def notebook_of_the_folder(package_notebook):
+    """A notebook with three engines running."""
     notebook = package_notebook()
-    notebook.run(IMPORTS)
-    notebook.run("%distribute start -n 3 --device cpu")
+    notebook.run("%load_ext jupyter_dtrain\n%distribute start -n 3 --device cpu")
     return notebook
+
+
+@pytest.fixture(scope="module")
+def shared_notebook(notebook_of_the_folder):
+    """That notebook, with PyTorch imported and what is usual set, whatever another file's tests have made of it."""
+    notebook_of_the_folder.run(IMPORTS)
+    return notebook_of_the_folder
 
 
 @pytest.fixture
