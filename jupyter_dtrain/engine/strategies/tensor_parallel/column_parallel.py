@@ -37,6 +37,10 @@ class Columns:
         self.total_size = starts[-1]
         self.pieces = [(starts[piece], self._sizes[piece]) for piece in range(self.rank, len(self._sizes), self._num_ranks)]
 
+    def like(self, *, times: int = 1, of: int = 1) -> Columns:
+        """Return those of `times` as many numbers, each piece again and again, with `of` of them counted as one."""
+        return Columns(self._memory, [size // of for size in self._sizes] * times)
+
     def sizes_of(self, rank: int) -> tuple[int, ...]:
         """Return the sizes of the pieces of a rank."""
         return self._sizes[rank :: self._num_ranks]

@@ -139,6 +139,7 @@ class GroupGradients(LayerGradients):
                 found = torch.zeros(shard.block_shape, dtype=shard.dtype)
             rows = self._layers.gradients.empty(shard.rows.shape, shard.dtype)
             with Counted(COMMUNICATION):
-                parts = [part.contiguous() for part in found.split([size for _, size in pieces], dim)]
+                by_piece, groups = found.split([size for _, size in pieces], dim), self._over.num_ranks
+                parts = [torch.cat(by_piece[group::groups], dim).contiguous() for group in range(groups)]
                 self._over.reduce_scatter(parts, rows, factor=1.0 / self._over.num_ranks)
         shard.add_gradient(rows)

@@ -8,9 +8,12 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ...comm.shared_memory import SharedMemory
+from ...tensor.placement_types import GlobalTensor
+from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
 from ..zero3.parameter_shard import ParameterShard
-from ..zero3.sharded_rows import SharedRows, quiet
+from ..zero3.sharded_rows import SharedRows, put_together, quiet
 from .column_parallel import Columns, apply, gather
 
 
@@ -34,9 +37,11 @@ class LayerParameter(ParameterShard):
 
     strategy = "tensor"
 
-    def __init__(self, parameter: nn.Parameter, storage: SharedRows, *, columns: Columns, places: Sequence[int], **options: Any) -> None:
+    def __init__(
+        self, parameter: nn.Parameter, storage: SharedRows, *, memory: SharedMemory, columns: Columns, places: Sequence[int], **options: Any
+    ) -> None:
         super().__init__(parameter, storage, **options)
-        self.columns, self._places = columns, places
+        self._memory, self.columns, self._places = memory, columns, places
         self._block: torch.Tensor | None = None  # its rows, and those that other ranks have for it
         with quiet():
             self._alias = self.rows.data  # whose version is the parameter's, for who has computed with it
@@ -59,6 +64,24 @@ class LayerParameter(ParameterShard):
                 self._block = self._alias.detach()
                 self._block.data = full  # the version goes on to be that of the parameter
         return self._block.detach()
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a rank's rows are pieces of what lies behind each other (queries, keys and values)."""
+        return self.storage.kind.groups > 1
+
+    def read_gradient(self) -> torch.Tensor | None:
+        """Return what the cell sees as ``parameter.grad``: of pieces all of it, which it has from now on. Collective, where it is."""
+        if self.is_packed and self._gradient is not None:
+            all_ranks_come()
+            full = torch.empty(self.shape, dtype=self.dtype)
+            put_together(self.storage.kind, self._memory, self._gradient, full)
+            self.set_gradient(full)
+        return super().read_gradient()
+
+    def has_rows_of(self, value: GlobalTensor) -> bool:
+        """Return whether `value` has its rows on the ranks as the parameter has them, which no placement says of pieces."""
+        return not self.is_packed and super().has_rows_of(value)
 
     def forget_block(self) -> None:
         """Have the rank's own rows alone, but for what graphs keep."""

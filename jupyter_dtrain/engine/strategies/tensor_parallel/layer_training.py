@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from inspect import unwrap
 from typing import Any
 
 import torch
@@ -18,7 +20,11 @@ from ..zero3.access import ParameterAccess
 from ..zero3.sharded_training import ShardedTraining
 from .groups import GroupGradients
 from .layer_gradients import LayerGradients, refuse_parts
+from .layer_parameter import LayerParameter
 from .layers import LayerStore
+
+_SET_TO_ZERO = (unwrap(torch.optim.Optimizer.zero_grad).__code__, unwrap(nn.Module.zero_grad).__code__)
+"""What asks for a gradient and does the same to all of its rows."""
 
 
 class LayerAccess(ParameterAccess):
@@ -26,11 +32,21 @@ class LayerAccess(ParameterAccess):
 
     _store: LayerStore
 
+    def _gradient(self, func: Any, access: str, parameter: nn.Parameter, *value: Any) -> Any:
+        shard = self._store.shard_of(parameter)
+        if isinstance(shard, LayerParameter) and shard.is_packed and access == "__get__" and sys._getframe(2).f_code in _SET_TO_ZERO:
+            return shard.gradient if shard.gradient is not None else super()._gradient(func, access, parameter)
+        return super()._gradient(func, access, parameter, *value)
+
     def _touched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is nn.functional.linear:
             result = self._store.linear(*args, **kwargs) if {*kwargs} <= {"weight", "bias"} else self._store.linear(**_named(args, kwargs))
             if result is not None:
                 return result
+        elif func is nn.functional.multi_head_attention_forward:
+            found = self._store.attention.call(*args, **kwargs)
+            if found is not None:
+                return found
         return super()._touched(func, args, kwargs)
 
 

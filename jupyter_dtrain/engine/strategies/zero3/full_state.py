@@ -19,7 +19,7 @@ from ...timing import COMMUNICATION, Counted
 from .optimizers import ShardedSteps
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
-from .sharded_rows import give_back, quiet
+from .sharded_rows import give_back, put_together, quiet
 
 
 class FullState:
@@ -71,26 +71,7 @@ class FullState:
 
     def _gather(self, shard: ParameterShard, gradient: torch.Tensor, owner: int, into: torch.Tensor | None) -> None:
         """Put all rows of a gradient, of which this rank has `gradient`, into what the `owner` gives. Collective."""
-        rank = self._store.rank
-        parts: list[list[torch.Tensor]] = []
-        with quiet(), torch.no_grad(), Counted(COMMUNICATION):
-            kind = shard.storage.kind
-            places = [] if into is None or owner != rank else [into[kind.rows_of(source)] for source in range(len(kind.shares))]
-            found = [place if place.is_contiguous() else torch.empty(place.shape, dtype=place.dtype) for place in places]
-            for source in range(len(kind.shares)):
-                if source == rank:
-                    rows = gradient.contiguous()
-                elif found:
-                    rows = found[source]
-                else:
-                    rows = torch.empty(kind.shape_of(source), dtype=shard.dtype, device="meta")
-                parts.append([rows.reshape(-1).view(torch.uint8)])
-            self._store.memory.exchange(parts)
-            for source, (place, rows) in enumerate(zip(places, found, strict=True)):
-                if source == rank:
-                    place.copy_(gradient)
-                elif place is not rows:
-                    place.copy_(rows)
+        put_together(shard.storage.kind, self._store.memory, gradient, into if owner == self._store.rank else None)
 
     # -- where it is returned ----------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class GradientRows(ABC):
         The rows of each rank.
     dim : int
         Along which these are.
-    own : slice or tuple
+    own : slice, Tensor or tuple
         The index of those of this one.
     rows : Tensor
         Of the parameter. (r, ...)

@@ -24,7 +24,7 @@ from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, orig
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .row_steps import KeptState, is_state_of, num_lists, params_alone, rows_in_place
-from .sharded_rows import Kind, SharedRows, allocate, give_back, quiet
+from .sharded_rows import SharedRows, allocate, give_back, quiet
 
 _BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in ("Adafactor", "Muon", "SparseAdam"))
 _PIECES = 8
@@ -200,7 +200,7 @@ class ShardedSteps:
             found = list(self.entries(optimizer))
             new = [(shard, key, kept) for shard, key, kept in found if (shard.number, key) not in of.rows]
             if new:
-                kinds = [Kind(shard.shape, kept[key].dtype, shard.shares, shard.dim) for shard, key, kept in new]
+                kinds = [shard.storage.kind._replace(dtype=kept[key].dtype) for shard, key, kept in new]
                 memory = allocate(self._store.memory, kinds)
                 of.rows.update({(shard.number, key): rows for (shard, key, _), rows in zip(new, memory, strict=True)})
             for shard, key, kept in found:

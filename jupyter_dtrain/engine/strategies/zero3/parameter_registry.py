@@ -99,7 +99,7 @@ class ParameterRegistry:
             self._say(f"`--strategy {self.strategy}` keeps {some} of `{type(module).__name__}` on every engine: {why}.")
 
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
-        kinds = [Kind(tuple(parameter.shape), parameter.dtype, self._shares(parameter), self._dim(parameter)) for parameter in parameters]
+        kinds = [Kind(tuple(p.shape), p.dtype, self._shares(p), self._dim(p), self._groups(p)) for p in parameters]
         for parameter, storage in zip(parameters, allocate(self.memory, kinds), strict=True):
             self._number += 1
             with quiet():
@@ -114,8 +114,13 @@ class ParameterRegistry:
         """Return the dim along which a parameter is sharded."""
         return 0
 
+    def _groups(self, parameter: nn.Parameter) -> int:  # noqa: ARG002
+        """Return how many parts of the same size a parameter has along it, each of which is sharded."""
+        return 1
+
     def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:
-        return tuple(share_of(parameter.shape[self._dim(parameter)], rank, (1.0,) * self.world_size) for rank in range(self.world_size))
+        size = parameter.shape[self._dim(parameter)] // self._groups(parameter)
+        return tuple(share_of(size, rank, (1.0,) * self.world_size) for rank in range(self.world_size))
 
     def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
         return ParameterShard(parameter, storage, **options)

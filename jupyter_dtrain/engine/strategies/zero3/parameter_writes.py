@@ -20,7 +20,7 @@ class ParameterWrites(ABC):
     dtype : torch.dtype
     rows : Tensor
         This rank's. (r, ...)
-    own : slice or tuple
+    own : slice, Tensor or tuple
         The index of these.
     full : Tensor, optional
         All of them.

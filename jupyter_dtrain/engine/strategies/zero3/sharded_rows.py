@@ -1,6 +1,7 @@
 """Rows on each rank of what has the shape of a parameter, where all ranks may read them: a parameter's own, and what optimizers keep of it.
 
 "Rows" are slices along dim 0, or along another one where a rank computes with those (a linear layer that is divided by what it takes).
+Of a parameter that is several behind each other, all as large (queries, keys and values of an attention), they are slices of each.
 
 As nobody needs the rank's help to read them, a snapshot, the end of a cell, and one that others have left find all of it.
 """
@@ -17,30 +18,52 @@ import torch
 from ...comm.arena import Arena, offsets
 from ...comm.shared_memory import SharedMemory
 from ...tensor.batch_shard import BatchShard
+from ...timing import COMMUNICATION, Counted
 
 quiet = torch._C.DisableTorchFunctionSubclass
 
 
 class Kind(NamedTuple):
-    """What is to have rows on each rank: its shape, its element type, and the rows of each rank along which dim."""
+    """What is to have rows on each rank: its shape, its element type, and the rows of each rank along which dim.
+
+    `shares` are those of each of as many `groups` of rows, which lie behind each other.
+    """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     shares: tuple[BatchShard, ...]
     dim: int = 0
+    groups: int = 1
 
     def shape_of(self, *ranks: int) -> tuple[int, ...]:
         """Return the shape of the rows of some ranks."""
-        return (*self.shape[: self.dim], sum(self.shares[rank].num_samples for rank in ranks), *self.shape[self.dim + 1 :])
+        size = self.groups * sum(self.shares[rank].num_samples for rank in ranks)
+        return (*self.shape[: self.dim], size, *self.shape[self.dim + 1 :])
 
     def num_bytes(self, rank: int) -> int:
         """Return how many bytes a rank's rows take."""
         return torch.Size(self.shape_of(rank)).numel() * self.dtype.itemsize
 
     def rows_of(self, rank: int) -> Any:
-        """Return the index of a rank's rows."""
-        rows = slice(self.shares[rank].start, self.shares[rank].stop)
+        """Return the index by which a rank's rows are read."""
+        share = self.shares[rank]
+        rows: Any = slice(share.start, share.stop)
+        if self.groups > 1:
+            rows = torch.cat([torch.arange(share.start, share.stop) + group * share.total for group in range(self.groups)])
         return (*[slice(None)] * self.dim, rows) if self.dim else rows
+
+    def parts_of(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return a view of rows that has dim `dim` once for the groups, if there are several, and once for the rows of each of them."""
+        return rows.unflatten(self.dim, (self.groups, -1)) if self.groups > 1 else rows
+
+    @property
+    def dim_of_parts(self) -> int:
+        """The dim of the rows in what :meth:`parts_of` returns."""
+        return self.dim + (self.groups > 1)
+
+    def place_of(self, rank: int, full: torch.Tensor) -> torch.Tensor:
+        """Return the view of `full`, which is contiguous, that has a rank's rows, as :meth:`parts_of` returns them."""
+        return self.parts_of(full).narrow(self.dim_of_parts, self.shares[rank].start, self.shares[rank].num_samples)
 
 
 class SharedRows:
@@ -50,8 +73,8 @@ class SharedRows:
     ----------
     rows : Tensor
         This rank's, uninitialized at first. (r, ...)
-    own : slice or tuple
-        The index of these.
+    own : slice, Tensor or tuple
+        The index by which these are read.
     """
 
     def __init__(self, kind: Kind, rank: int, arena: Arena, places: Sequence[int]) -> None:
@@ -63,18 +86,18 @@ class SharedRows:
         """Put the rows of all ranks into `full`, (R, ...), which is contiguous."""
         with quiet(), torch.no_grad():
             for rank in range(len(self.kind.shares)):
-                self._read_part(rank, full[self.kind.rows_of(rank)])
+                self._read_part(rank, self.kind.place_of(rank, full))
 
     def read_of(self, ranks: Sequence[int], into: torch.Tensor) -> None:
         """Put the rows of `ranks`, one after the other, into `into`, which is contiguous."""
         with quiet(), torch.no_grad():
             sizes = [self.kind.shares[rank].num_samples for rank in ranks]
-            for rank, part in zip(ranks, into.split(sizes, self.kind.dim), strict=True):
+            for rank, part in zip(ranks, self.kind.parts_of(into).split(sizes, self.kind.dim_of_parts), strict=True):
                 self._read_part(rank, part)
 
     def _read_part(self, rank: int, into: torch.Tensor) -> None:
         if rank == self._rank:
-            into.copy_(self.rows)
+            into.copy_(self.kind.parts_of(self.rows))
         elif into.numel():
             part = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype)
             self._arena.read(rank, self._places[rank], part.view(-1).view(torch.uint8))
@@ -93,6 +116,39 @@ def allocate(memory: SharedMemory, kinds: Sequence[Kind]) -> list[SharedRows]:
     places = [offsets(of_rank) for of_rank in sizes]
     arena = Arena(memory, places[memory.rank][-1])
     return [SharedRows(kind, memory.rank, arena, [place[index] for place in places]) for index, kind in enumerate(kinds)]
+
+
+def put_together(kind: Kind, memory: SharedMemory, own: torch.Tensor, into: torch.Tensor | None) -> None:
+    """Put what each rank has in the place of its rows, here `own`, into what is given on ranks that want all of it. Collective.
+
+    Parameters
+    ----------
+    kind : Kind
+    memory : SharedMemory
+        Connects the ranks.
+    own : Tensor
+        (r, ...)
+    into : Tensor, optional
+        Contiguous. (R, ...)
+    """
+    parts: list[list[torch.Tensor]] = []
+    with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+        places = [] if into is None else [kind.place_of(source, into) for source in range(memory.num_ranks)]
+        found = [place if place.is_contiguous() else torch.empty(place.shape, dtype=place.dtype) for place in places]
+        for source in range(memory.num_ranks):
+            if source == memory.rank:
+                rows = own.contiguous()
+            elif found:
+                rows = found[source]
+            else:
+                rows = torch.empty(kind.shape_of(source), dtype=own.dtype, device="meta")
+            parts.append([rows.reshape(-1).view(torch.uint8)])
+        memory.exchange(parts)
+        for source, (place, rows) in enumerate(zip(places, found, strict=True)):
+            if source == memory.rank:
+                place.copy_(kind.parts_of(own))
+            elif place is not rows:
+                place.copy_(rows)
 
 
 def give_back(tensor: torch.Tensor) -> None:

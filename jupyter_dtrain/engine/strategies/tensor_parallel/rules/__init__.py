@@ -4,7 +4,8 @@ A file makes a :class:`.Rule` of each class that it knows and registers it, by t
 """
 
 from . import huggingface, sequential, transformer_layers  # noqa: F401  # each registers its own
+from .multihead_attention import Heads, heads_of
 from .rule import Pair, Rule, pairs_of, register, rule_of
 from .tp_plan import planned_pairs
 
-__all__ = ["Pair", "Rule", "pairs_of", "planned_pairs", "register", "rule_of"]
+__all__ = ["Heads", "Pair", "Rule", "heads_of", "pairs_of", "planned_pairs", "register", "rule_of"]
