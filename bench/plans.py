@@ -45,11 +45,11 @@ found = jupyter_dtrain.gather(dict(parts=parts, times=times[3:], exchanged=excha
 """
 PREDICT = """
 import ast
-from jupyter_dtrain.engine.strategies.tensor_parallel.rules import pairs_of
+from jupyter_dtrain.engine.strategies.tensor_parallel import rules
 from jupyter_dtrain.planning.engine_plan import plans
 from jupyter_dtrain.planning.memory_plan import measure, strategies_on
 values = dict(model=model, optimizer=optimizer, loader=loader)
-trained = measure(ast.parse("criterion(model(x), y).backward()"), values, engines=[2, 4], device="cpu", pairs=pairs_of)
+trained = measure(ast.parse("criterion(model(x), y).backward()"), values, engines=[2, 4], device="cpu", rules=rules)
 rows = plans(trained, strategies_on("cpu"), [2, 4])
 print(json.dumps({f"{plan.engines} {plan.name}": [plan.total, plan.exchanged, plan.seconds] for plan in rows}))
 """

@@ -77,12 +77,12 @@ def chosen(
     if not room or (options.memory_limit is None and at_least <= LITTLE * room):
         return options
 
-    from ..engine.strategies.tensor_parallel.rules import pairs_of
+    from ..engine.strategies.tensor_parallel import rules
     from ..planning.engine_plan import plans
     from ..planning.memory_plan import choice, measure, strategies_on, table
 
     try:
-        trained = measure(tree, values, engines=[engines], device=device, limit=LIMIT, pairs=pairs_of)
+        trained = measure(tree, values, engines=[engines], device=device, limit=LIMIT, rules=rules)
     except UsageError as error:
         if at_least > room or options.memory_limit is not None:
             say(f"`--strategy auto` takes data parallel, as nothing can be planned. {error}")

@@ -34,7 +34,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     """
     from ..analysis.names import find_names
     from ..cluster.devices import plan_devices
-    from ..engine.strategies.tensor_parallel.rules import pairs_of
+    from ..engine.strategies.tensor_parallel import rules
     from ..planning.engine_plan import plans
     from ..planning.memory_plan import choice, measure, strategies_on, table
     from .plan_choice import room_for_each
@@ -45,7 +45,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     device, wanted = devices[0].kind, len(devices)
     engines = sorted({1, 2, 4, 8, wanted})
     values = {name: namespace[name] for name in find_names(tree) if name in namespace}
-    trained = measure(tree, values, engines=engines, device=device, pairs=pairs_of)
+    trained = measure(tree, values, engines=engines, device=device, rules=rules)
     found = plans(trained, strategies_on(device), engines)
     step = next(iter(trained.steps.values()))
     by = " and ".join(type(optimizer).__name__ for optimizer in trained.optimizers) or "no optimizer"

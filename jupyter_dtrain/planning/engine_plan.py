@@ -118,7 +118,7 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
     """
     mesh = f"{DATA_PARALLEL}={groups},{info.axis}={number // groups}" if groups > 1 else ""
     if divides_columns(info):
-        return _plan_by_columns(trained.steps[-(-trained.batch_size // groups)], info, number, groups, mesh)
+        return _plan_by_columns(trained.steps, -(-trained.batch_size // groups), info, number, groups, mesh)
     step = trained.steps[-(-trained.batch_size // number)]
     parts = number // groups  # of the model in a group
     share = _largest_share(step, info, parts)
@@ -153,14 +153,18 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
     )
 
 
-def _plan_by_columns(step: StepMemory, info: StrategyInfo, number: int, groups: int, mesh: str) -> Plan:
-    """Return what an engine takes that has its rows of large linear layers, and all else; `step` is that of all rows of its group."""
-    rows, columns = _away(step, number), _away(step, number // groups)
-    divided = sum(layer.parameters for layer in step.layers if layer.rows >= number)
+def _plan_by_columns(steps: Mapping[int, StepMemory], samples: int, info: StrategyInfo, number: int, groups: int, mesh: str) -> Plan:
+    """Return what an engine takes that has its rows of large linear layers, and all else; `samples` are all of its group."""
+    step, parts = steps[samples], number // groups
+    rows, columns = _away(step, number, number), _away(step, number, parts)
+    divided = sum(layer.parameters for layer in step.layers if layer.is_divided(number))
+    # Of what is kept between layers that belong together it has its columns.
+    hidden = sum(call.hidden for call in step.work.linears if call.is_divided(number)) * samples // max(step.work.samples, 1)
+    hidden = hidden * (parts - 1) // parts
     fetched = divided - columns.parameters if groups > 1 else 0  # of the engine's columns, to compute with them
     gradients, optimizer = step.gradients - rows.gradients, step.optimizer - rows.optimizer
     updating = step.updating * (step.parameters - rows.parameters) // max(step.parameters, 1)
-    passing = _between(step.ungraded, step.passing, step.gradients - columns.gradients, step.gradients)
+    passing = _between(step.ungraded, step.passing, step.gradients - columns.gradients, step.gradients) - hidden
     return Plan(
         engines=number,
         strategy=info,
@@ -172,14 +176,15 @@ def _plan_by_columns(step: StepMemory, info: StrategyInfo, number: int, groups: 
     )
 
 
-def _away(step: StepMemory, number: int) -> LayerMemory:
-    """Return what others have of large linear layers, where each of `number` engines has its rows."""
-    away = LayerMemory(0, 0, 0, 0)
+def _away(step: StepMemory, number: int, parts: int) -> LayerMemory:
+    """Return what others have of layers that `number` engines divide, where each has one of so many `parts`."""
+    away = [0, 0, 0]
     for layer in step.layers:
-        if layer.rows >= number:
-            saved = layer.rows - -(-layer.rows // number)
-            away = LayerMemory(0, *(there + size * saved // layer.rows for there, size in zip(away[1:], layer[1:], strict=True)))
-    return away
+        if layer.is_divided(number):
+            saved = layer.rows - -(-layer.rows // parts)
+            sizes = (layer.parameters, layer.gradients, layer.optimizer)
+            away = [there + size * saved // layer.rows for there, size in zip(away, sizes, strict=True)]
+    return LayerMemory(0, away[0], away[1], away[2])
 
 
 def _between(ungraded: int, passing: int, part: int, gradients: int) -> int:

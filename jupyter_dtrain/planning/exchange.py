@@ -82,13 +82,15 @@ def _by_columns(step: StepMemory, engines: int, groups: int, scale: float) -> Ex
     parts, found = engines // groups, NOTHING
     if parts > 1:
         for call in step.work.linears:
+            if not call.is_divided(engines):
+                continue
             if call.place != "second":  # its gradient goes on from engine to engine as it is
                 found += summed(call.given * scale if call.is_given_gradient else 0, parts)
-            if call.place == "second":
+            if call.place in ("second", "heads"):
                 found += summed(call.returned * scale, parts)
             elif not call.place:
                 found += read(call.returned * scale, parts, meetings=1)
-    layers = [layer for layer in step.layers if layer.rows >= engines]
+    layers = [layer for layer in step.layers if layer.is_divided(engines)]
     columns = sum(layer.gradients for layer in layers)
     rest = step.gradients - columns
     found += summed(rest, parts)  # all have come to the same, but perhaps for last digits

@@ -23,9 +23,10 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import UsageError
 from .fake_update import Updated, num_bytes, update
+from .layer_calls import NO_RULES, Calls, Rules, is_divided_by_heads
 from .live_bytes import Lap, LayerMemory, LiveBytes, StepMemory, between
 from .model_cut import groups_of
-from .step_work import LARGE, Calls, Pairs, StepWork, Work
+from .step_work import LARGE, StepWork, Work
 
 Call = Callable[[nn.Module, Any], Any]
 
@@ -58,7 +59,7 @@ def train_on_fakes(
     *,
     device: str,
     call: Call,
-    pairs: Pairs = lambda _: (),
+    rules: Rules = NO_RULES,
 ) -> tuple[int, dict[int, StepMemory]]:
     """Take two training steps on shares of a batch that an engine can have. The model and the optimizers are of no use afterwards.
 
@@ -75,8 +76,8 @@ def train_on_fakes(
         Where all of it is to be.
     call : callable
         Calls the model with a batch.
-    pairs : callable
-        Finds linear layers that belong together.
+    rules : Rules
+        Which layers engines compute together.
 
     Returns
     -------
@@ -101,10 +102,10 @@ def train_on_fakes(
         work: StepWork | None = None
         for share in dict.fromkeys((shares[-1], shares[0])):
             part = tree_map(lambda leaf, share=share: _part(leaf, size, share, mode, device), batch)
-            passed = _passed(model, part, call, pairs, work)
+            passed = _passed(model, part, call, rules, work)
             work = passed.work
             updated = updated or update(model, optimizers)
-            ends[share] = _memory(model, optimizers, passed, updated)
+            ends[share] = _memory(model, optimizers, passed, updated, rules)
             model.zero_grad()
         return size, {share: ends.get(share) or between(share, ends) for share in shares}
 
@@ -125,10 +126,11 @@ def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -
     return mode.from_tensor(part.detach()).to(device)
 
 
-def _passed(model: nn.Module, batch: Any, call: Call, pairs: Pairs, known: StepWork | None) -> _Passed:
+def _passed(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None) -> _Passed:
     """Go through a forward and a backward pass, and leave the gradients; what is computed is counted where it is not `known`."""
     work = Work()
-    live, calls, groups = LiveBytes(work if known is None else None), Calls(model, pairs, work), groups_of(model)
+    live, groups = LiveBytes(work if known is None else None), groups_of(model)
+    calls = Calls(model, rules, work, live.bytes_now)
     for value in (*model.parameters(), *model.buffers(), *tree_leaves(batch)):
         live.add(value)
     hooks = [
@@ -149,7 +151,7 @@ def _passed(model: nn.Module, batch: Any, call: Call, pairs: Pairs, known: StepW
     return _Passed(lap, found, name, tuple(sum(map(num_bytes, group)) for group in groups))
 
 
-def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, updated: Updated) -> StepMemory:
+def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, updated: Updated, rules: Rules) -> StepMemory:
     parameters, buffers = sum(map(num_bytes, model.parameters())), sum(map(num_bytes, model.buffers()))
     gradients = sum(num_bytes(parameter.grad) for parameter in model.parameters() if parameter.grad is not None)
     kept = parameters + buffers
@@ -163,7 +165,7 @@ def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, 
         sizes=tuple(map(num_bytes, model.parameters())),
         groups=passed.groups,
         loss=passed.loss,
-        layers=tuple(_layers(model, optimizers)),
+        layers=tuple(_layers(model, optimizers, rules)),
         passing=max(0, passed.lap.most - kept),
         ungraded=max(0, passed.lap.ungraded - kept),
         remaining=remaining,
@@ -180,12 +182,16 @@ def is_divided_by_columns(module: nn.Module) -> bool:
     return not isinstance(module, NonDynamicallyQuantizableLinear) and num_bytes(module.weight) >= LARGE
 
 
-def _layers(model: nn.Module, optimizers: Sequence[Optimizer]) -> Iterator[LayerMemory]:
+def _layers(model: nn.Module, optimizers: Sequence[Optimizer], rules: Rules) -> Iterator[LayerMemory]:
     layers = [module for module in model.modules() if is_divided_by_columns(module)]
-    for parameter in {id(p): p for layer in layers for p in layer.parameters(recurse=False)}.values():
+    found = {id(p): (p, p.shape[0], False) for layer in layers for p in layer.parameters(recurse=False)}
+    for heads in map(rules.heads_of, model.modules()):
+        if heads is not None and not heads.why_not and is_divided_by_heads(heads):
+            found |= {id(p): (p, heads.number, True) for p, *_ in heads.by_heads}
+    for parameter, rows, is_even in found.values():
         kept = [leaf for one in optimizers for leaf in tree_leaves(one.state.get(parameter, {})) if torch.is_tensor(leaf)]
         gradient = 0 if parameter.grad is None else num_bytes(parameter.grad)
-        yield LayerMemory(parameter.shape[0], num_bytes(parameter), gradient, sum(map(num_bytes, kept)))
+        yield LayerMemory(rows, num_bytes(parameter), gradient, sum(map(num_bytes, kept)), is_even)
 
 
 def _make_fake(model: nn.Module, mode: FakeTensorMode, device: str) -> dict[int, nn.Parameter]:

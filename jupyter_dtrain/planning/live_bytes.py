@@ -19,12 +19,17 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class LayerMemory(NamedTuple):
-    """Bytes of what there is of a parameter of a large linear layer, and its rows."""
+    """Bytes of what there is of a parameter of a large linear layer, and its rows, or heads, of which each engine has as many."""
 
     rows: int
     parameters: int
     gradients: int
     optimizer: int
+    is_even: bool = False
+
+    def is_divided(self, engines: int) -> bool:
+        """Return whether so many engines divide it."""
+        return not self.rows % engines if self.is_even else self.rows >= engines
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,10 @@ class LiveBytes(TorchDispatchMode):
         if key not in self._gradients:
             self._gradients.add(key)
             self._graded += self._there[key][0]
+
+    def bytes_now(self) -> int:
+        """Return the bytes that there are."""
+        return self._now
 
     def lap(self) -> Lap:
         """Return what there was since the last lap, and begin the next one."""

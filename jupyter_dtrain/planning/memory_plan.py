@@ -19,9 +19,9 @@ from ..system.resources import size_text
 from .engine_plan import MARGIN, Plan, divides_columns, groups_of_engines
 from .fake_step import Call, train_on_fakes
 from .forked import call_in_fork
+from .layer_calls import NO_RULES, Rules
 from .live_bytes import StepMemory
 from .step_time import Speeds, measured_speeds
-from .step_work import Pairs
 
 LIMIT = timedelta(seconds=60)
 
@@ -61,7 +61,7 @@ def measure(
     engines: Sequence[int],
     device: str,
     limit: timedelta = LIMIT,
-    pairs: Pairs = lambda _: (),
+    rules: Rules = NO_RULES,
 ) -> Trained:
     """Go through a training step of a cell's model on fake tensors, for each share of a batch that an engine can have.
 
@@ -77,8 +77,8 @@ def measure(
         Of the engines.
     limit : timedelta
         Time that it may take.
-    pairs : callable
-        Finds linear layers that engines compute in pairs.
+    rules : Rules
+        Which layers engines compute together.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def measure(
         # In groups that divide layers each engine has all of the group's batch.
         numbers = sorted({1, *engines, *(groups for number in engines for groups in groups_of_engines(number))})
         (size, steps), speeds = call_in_fork(
-            lambda: (train_on_fakes(model, optimizers, loader, numbers, device=device, call=call, pairs=pairs), measured_speeds()),
+            lambda: (train_on_fakes(model, optimizers, loader, numbers, device=device, call=call, rules=rules), measured_speeds()),
             limit=limit,
         )
     except UsageError as error:

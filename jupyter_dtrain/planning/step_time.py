@@ -73,8 +73,8 @@ def seconds(
         return part * (work.flops / speeds.flops + work.traffic / speeds.num_bytes) + work.operations * speeds.per_operation
 
     if by_columns:
-        linear = sum(call.flops for call in work.linears) / max(work.flops, 1)
-        divided = sum(layer.parameters for layer in step.layers) / max(step.parameters, 1)
+        linear = sum(call.flops for call in work.linears if call.is_divided(engines)) / max(work.flops, 1)
+        divided = sum(layer.parameters for layer in step.layers if layer.is_divided(engines)) / max(step.parameters, 1)
         traffic = work.traffic / speeds.num_bytes
         saved = linear * (1 - 1 / parts) * (work.flops / speeds.flops + traffic * _OF_LINEAR)
         rest = 1 - divided * (1 - 1 / engines)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from jupyter_dtrain.engine.strategies.tensor_parallel.rules import pairs_of
+from jupyter_dtrain.engine.strategies.tensor_parallel import rules
 from jupyter_dtrain.planning.engine_plan import plans
 from jupyter_dtrain.planning.memory_plan import measure, strategies_on
 from jupyter_dtrain.planning.step_time import Speeds
@@ -25,7 +25,7 @@ def trained():
     model = nn.Sequential(nn.Linear(IN, WIDTH), nn.GELU(), nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, OUT))
     loader = DataLoader(TensorDataset(torch.randn(64, IN), torch.randint(OUT, (64,))), batch_size=BATCH)
     values = {"model": model, "optimizer": torch.optim.Adam(model.parameters()), "loader": loader}
-    return measure(CELL, values, engines=[2, 4], device="cpu", pairs=pairs_of)
+    return measure(CELL, values, engines=[2, 4], device="cpu", rules=rules)
 
 
 def exchanged(trained, engines: int) -> dict[str, int]:
@@ -40,6 +40,22 @@ def test_two_engines(trained):
     assert found["zero3"] == (FIRST + 2 * SECOND) // 2 + (FIRST + SECOND) // 2 + SMALL
     # Of a pair: the sum of what comes out. The first layer is given no gradient. The last is small and whole.
     assert found["tensor"] == 4 * BATCH * WIDTH + LAST + 4 * OUT
+
+
+def test_attention_by_heads_reads_two_sums():
+    """One of what comes out, and one of the gradient of what is given; of 4 heads, which 8 engines do not divide."""
+    model = nn.Sequential(nn.Linear(4, 128), nn.TransformerEncoderLayer(128, 4, 16, batch_first=True))
+    loader = DataLoader(TensorDataset(torch.randn(32, 6, 4), torch.randn(32, 6, 128)), batch_size=16)
+    values = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "loader": loader}
+    measured = measure(CELL, values, engines=[2, 8], device="cpu", rules=rules)
+    step = measured.steps[16]
+    (call,) = step.work.linears
+    assert (call.place, call.heads, call.given, call.returned) == ("heads", 4, 16 * 6 * 128 * 4, 16 * 6 * 128 * 4)
+    divided = sum(layer.parameters for layer in step.layers)
+    assert divided == 4 * (3 * 128 * 128 + 3 * 128 + 128 * 128)
+    both = 2 * 16 * 6 * 128 * 4
+    assert exchanged(measured, 2)["tensor"] == both + step.parameters - divided
+    assert exchanged(measured, 8)["tensor"] == 2 * 7 * step.parameters // 8, "heads that do not divide evenly are whole"
 
 
 def test_more_engines_read_more_of_a_sum(trained):
