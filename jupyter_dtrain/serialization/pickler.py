@@ -25,12 +25,11 @@ from IPython.core import interactiveshell
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 
-from ..analysis.code_objects import original_code
 from .array_windows import PANDAS_BLOCKS, Region, Windows
 from .known_memory import KnownMemory, place_of
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
 from .module_reducers import ModuleName
-from .python_reducers import with_annotations
+from .python_reducers import reduced_code, with_annotations
 from .reducers import reduced
 from .shared_tensors import is_shared, shared_tensor
 from .staying_attributes import release_written
@@ -169,8 +168,8 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
     def reducer_override(self, obj: Any) -> Any:
         """Return how `obj` is written, where its own way does not do."""
-        if type(obj) is CodeType and (original := original_code(obj)) is not None:
-            return self.dispatch_table[CodeType](original)  # another process has no run that the rewritten code could ask
+        if type(obj) is CodeType:
+            return reduced_code(obj)
         found = reduced(obj, self._words)
         if found is not NotImplemented:
             return found

@@ -19,6 +19,7 @@ from typing import Any
 
 import cloudpickle
 
+from ..analysis.code_objects import original_code
 from ..analysis.imports import brought
 from .class_hooks import ClassHooks
 
@@ -201,6 +202,19 @@ def with_annotations(function: FunctionType) -> FunctionType:
         twin.__dict__.update(function.__dict__)
         twin.__annotations__ = annotationlib.get_annotations(function, format=annotationlib.Format.STRING)
         return twin
+
+
+_FILENAME = 10  # of the arguments that make a code object
+
+
+def reduced_code(code: CodeType) -> Any:
+    """Return how code reduces: as it was before it was rewritten, as another process has no run to ask, and with the name of its file.
+
+    cloudpickle leaves that out since 3.1.3. Errors, warnings and what rewrites a function find its text by it.
+    """
+    code = original_code(code) or code
+    make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
+    return make, (*args[:_FILENAME], code.co_filename, *args[_FILENAME + 1 :])
 
 
 # Functions that a library has made (hooks, wrappers), which no name leads to: they use the globals of the library's module.

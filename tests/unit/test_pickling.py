@@ -6,13 +6,15 @@ from __future__ import annotations
 import sys
 import time
 from functools import wraps
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, ClassVar
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
 
+from jupyter_dtrain.analysis.code_objects import everything
 from jupyter_dtrain.serialization.change_detection import Baseline
 from jupyter_dtrain.serialization.pickler import Packed, Packer
 from jupyter_dtrain.serialization.stand_ins import stands_for
@@ -217,6 +219,24 @@ def test_functions_get_the_readers_globals():
     assert target["k"] == 1
     target["k"] = 5
     assert function() == 5
+
+
+def without_file(code):
+    return CodeType, cloudpickle.cloudpickle._code_reduce(code.replace(co_filename="<dynamic-code>"))[1]
+
+
+@pytest.mark.parametrize("reduce_code", [cloudpickle.cloudpickle._code_reduce, without_file], ids=["as installed", "as cloudpickle 3.1.3"])
+def test_functions_keep_the_names_of_their_files(monkeypatch, reduce_code):
+    monkeypatch.setitem(cloudpickle.Pickler.dispatch_table, CodeType, reduce_code)
+    namespace: dict[str, Any] = {}
+    text = (
+        "def outer(x):\n    def inner():\n        return x\n    return inner\nclass Model:\n    def forward(self): return [1 for _ in 'a']"
+    )
+    exec(compile(text, "/tmp/ipykernel_7/1.py", "exec"), namespace)
+    received = sent({name: namespace[name] for name in ("outer", "Model")})
+    for function in (received["outer"], received["outer"](1), received["Model"].forward):
+        assert {code.co_filename for code in everything(function.__code__)} == {"/tmp/ipykernel_7/1.py"}
+    assert received["outer"](1)() == 1 and received["Model"]().forward() == [1]
 
 
 def test_several_graphs_share_their_objects():
