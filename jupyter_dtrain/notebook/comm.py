@@ -21,11 +21,10 @@ from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import comm
-
 from .. import protocol
 from ..errors import DtrainError
 from ..protocol import COMMAND_TARGET, RECORD_TARGET, TELEMETRY_TARGET
+from . import comm_targets
 from .busy import keep_busy
 
 if TYPE_CHECKING:
@@ -100,13 +99,12 @@ class Telemetry:
 
     def start(self) -> None:
         """Register the comm targets with the kernel. Where there is no kernel, nobody will open them."""
-        manager = comm.get_comm_manager()
-        for target, handler in self._targets():
-            manager.register_target(target, handler)
+        comm_targets.register(self._targets)
         self._thread.start()
 
-    def _targets(self) -> list[tuple[str, Any]]:
-        return [(TELEMETRY_TARGET, self._open_telemetry), (COMMAND_TARGET, self._open_commands), (RECORD_TARGET, self._open_commands)]
+    @property
+    def _targets(self) -> comm_targets.Targets:
+        return {TELEMETRY_TARGET: self._open_telemetry, COMMAND_TARGET: self._open_commands, RECORD_TARGET: self._open_commands}
 
     def notify(self) -> None:
         """Say that :meth:`Views.drain` has something new. Any thread may call this, as often as it likes."""
@@ -122,10 +120,7 @@ class Telemetry:
 
     def close(self) -> None:
         """Send what is left, close the telemetry comms, and accept no new ones."""
-        manager = comm.get_comm_manager()
-        for target, handler in self._targets():
-            if manager.targets.get(target) == handler:  # and not that of a later one, after a reload of the extension
-                manager.unregister_target(target, handler)
+        comm_targets.unregister(self._targets)  # and not those of a later one, after a reload of the extension
         self._closed.set()
         with self._condition:
             self._condition.notify()

@@ -8,13 +8,11 @@ written by the thread that runs the cell; what a front end sent back would wait 
 
 from __future__ import annotations
 
-from typing import Any
-
-import comm
 import ipywidgets
 import traitlets
 
 from ..protocol import PROTOCOL_VERSION, WIDGET_MODULE, ClusterUpdate, Points, RunUpdate, Snapshot
+from . import comm_targets
 
 _MODULE_VERSION = f"{PROTOCOL_VERSION}.0.0"
 
@@ -53,11 +51,5 @@ class RunWidget(ipywidgets.DOMWidget):  # type: ignore[misc]  # it has no types
         self.ended = True
         for widget in (self, self.layout):
             if widget.comm is not None:
-                _forget(widget.comm.comm_id)
+                comm_targets.forget(widget.comm.comm_id)
             ipywidgets.DOMWidget.close(widget)
-
-
-def _forget(comm_id: str) -> None:
-    """Take it that a front end has closed this comm."""
-    manager: Any = comm.get_comm_manager()
-    manager.comm_close(None, None, {"content": {"comm_id": comm_id}})  # of whom: it uses neither

@@ -1,10 +1,14 @@
-"""What goes to the front end as JSON."""
+"""What goes to the front end as JSON, and over which manager of comms."""
 
 import json
 import math
+import types
+from typing import Any
 
+import comm
 import pytest
 
+from jupyter_dtrain.notebook import comm_targets
 from jupyter_dtrain.notebook.comm import _json
 
 VALUES = [
@@ -31,3 +35,31 @@ def test_a_number_that_is_not_finite_is_nothing_wherever_it_stands(before, numbe
     expected = [None if isinstance(value, float) and not math.isfinite(value) else value for value in column]
     assert found == [{"column": expected}, None, [expected, [None]]]
     json.dumps(found, allow_nan=False)
+
+
+class OldKernel:
+    """A kernel before ipykernel 6.18, of whose manager the package `comm` does not know."""
+
+    def __init__(self):
+        self.comm_manager: Any = comm.base_comm.CommManager()
+
+
+@pytest.mark.parametrize("kernel", [OldKernel(), None], ids=["an old kernel", "no kernel"])
+def test_comm_targets_are_those_of_the_kernel_where_there_is_one(monkeypatch, kernel):
+    shell = types.SimpleNamespace(**({} if kernel is None else {"kernel": kernel}))
+    monkeypatch.setattr(comm_targets, "get_ipython", lambda: shell)
+    of_the_package: Any = comm.base_comm.CommManager()
+    monkeypatch.setattr(comm, "get_comm_manager", lambda: of_the_package)
+    serving = of_the_package if kernel is None else kernel.comm_manager
+    opened = []
+    targets = {"one": lambda *of: opened.append(of), "another": lambda *of: opened.append(of)}
+    comm_targets.register(targets)
+    assert serving.targets == targets
+    serving.comm_open(None, None, message := {"content": {"comm_id": "1", "target_name": "one"}})
+    assert opened == [(serving.comms["1"], message)]
+    comm_targets.forget("1")
+    assert serving.comms == {}
+    serving.register_target("another", print)  # by the extension, loaded anew
+    comm_targets.unregister(targets)
+    assert serving.targets == {"another": print}
+    assert serving is of_the_package or of_the_package.targets == {}

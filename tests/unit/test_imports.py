@@ -243,6 +243,7 @@ AT_LOAD = {
     "errors",
     "notebook.busy",
     "notebook.comm",
+    "notebook.comm_targets",
     "notebook.lazy",
     "notebook.magics",
     "protocol.message",
