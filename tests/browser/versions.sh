@@ -18,6 +18,7 @@ try() {
     PYTHONPATH=$PWD LAB_PYTHON=$folder/venv/bin/python "$python" -m pytest -n0 -q -s -m 'long or not long' tests/browser/test_installed.py
 }
 
+try ipykernel==6.17.1 ipython==7.34.0 jupyterlab==4.4.0
 try ipykernel==6.29.5 ipython==8.30.0 jupyterlab==4.4.0
 try 'ipykernel<7' ipython jupyterlab
 try ipykernel ipython jupyterlab==4.4.0
