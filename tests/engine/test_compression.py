@@ -85,7 +85,7 @@ def test_all_ranks_have_the_same_bits_near_those_of_the_exact_exchange(ranks, ki
     plain = ranks.call(size, call, kind, "none", network)
     found = ranks.call(size, call, kind, compress, network)
     assert same_bits(found)
-    assert found[0]["value"] == plain[0]["value"]  # all of its digits
+    assert found[0]["value"] == pytest.approx(plain[0]["value"], rel=2.0**-22)  # its digits, added up in another order elsewhere
     differs = False
     for name, exact in plain[0]["grads"].items():
         grad = found[0]["grads"][name]
