@@ -125,6 +125,8 @@ class GlobalState:
         A version, and how the value will be had.
     source : tuple of torch.Tensor and Node, optional
         Of a result of a model: the plain tensor that it was, and the node of this one in the graph.
+    is_uncounted : bool
+        It may be written to without another version, by what its ``.data`` is.
     """
 
     placement: Placement
@@ -132,6 +134,11 @@ class GlobalState:
     value: tuple[int, torch.Tensor] | None = None
     deferred: tuple[int, Any] | None = None  # of a module that is made of these tensors
     source: tuple[torch.Tensor, torch.autograd.graph.Node | None] | None = None
+    is_uncounted: bool = False
+
+    def forget(self) -> None:
+        """Know nothing of the numbers any more: they are others, and no version says so."""
+        self.full = self.value = self.deferred = None
 
 
 class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):

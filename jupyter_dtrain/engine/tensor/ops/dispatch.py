@@ -151,7 +151,7 @@ class Rules:
     def _version_of(self, tensor: GlobalTensor) -> int | None:
         """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
         with torch._C.DisableTorchFunctionSubclass():
-            if tensor.is_inference() or forward_ad._current_level >= 0:
+            if tensor.is_inference() or tensor._state.is_uncounted or forward_ad._current_level >= 0:
                 return None
             if tensor.requires_grad and (
                 tensor.is_leaf or self.transforms or not torch.is_grad_enabled() or not isinstance(tensor.placement, Shard)

@@ -111,16 +111,30 @@ def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
     return result
 
 
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
 def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.requires_grad = True``, ``x.grad = None``, ``x.data = …``: of the part."""
     tensor, value = args
     if not isinstance(tensor, GlobalTensor):
         return rules.on_wholes(func, args, kwargs)
-    if isinstance(value, GlobalTensor):
-        if value.placement != tensor.placement:
-            raise NeedsFullTensor
-    elif isinstance(value, torch.Tensor):
-        if not isinstance(tensor.placement, Shard) or value.shape != global_shape(tensor):
-            raise NeedsFullTensor
-        value = value[at(tensor.placement.dim, tensor.placement.loaded)]
-    return rules.local(func, (tensor, value), kwargs)
+    if isinstance(value, GlobalTensor) and value.placement != tensor.placement:
+        value = rules.full_tensor(value)
+    if isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor):
+        if value.shape != global_shape(tensor):
+            raise RuntimeError(
+                f"The data or gradient of a tensor of shape {tuple(global_shape(tensor))}, which spans the ranks, was set to one of shape "
+                f"{tuple(value.shape)}. Give the name another tensor instead: `x = …`, and not `x.data = …`."
+            )
+        if isinstance(tensor.placement, Shard):
+            value = value[at(tensor.placement.dim, tensor.placement.loaded)]
+        else:
+            value = value * (1.0 if tensor.placement.weight is not None else float(rules.rank == 0))
+    result = rules.local(func, (tensor, value), kwargs)
+    if func == _SET_DATA:
+        for one in (tensor, value):
+            if isinstance(one, GlobalTensor):  # of other numbers without another version, and of memory that two have from now on
+                one._state.forget()
+                one._state.is_uncounted = True
+    return result
