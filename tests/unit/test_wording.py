@@ -10,8 +10,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(path for path in sorted((ROOT / "docs").rglob("*.md")) if "_build" not in path.parts)]
-LONG = ["docs/architecture.md"]
-"""Pages whose sentences may be longer: it is for developers."""
 LONGEST, MEDIAN = 25, 16
 """Words of a sentence, at most and in the middle."""
 READ = {
@@ -108,7 +106,7 @@ def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if _name(page) not in LONG], ids=_name)
+@pytest.mark.parametrize("page", PAGES, ids=_name)
 def test_sentences_of_pages_are_short(page):
     sentences = _sentences(page)
     assert sentences
