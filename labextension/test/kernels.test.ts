@@ -1,7 +1,11 @@
 import assert from 'node:assert/strict';
 import { describe, it } from 'node:test';
-import { COMMAND_TARGET, TELEMETRY_TARGET } from '../src/protocol';
-import { FakeKernel, recorded } from './fakes';
+import {
+  COMMAND_TARGET,
+  RECORD_TARGET,
+  TELEMETRY_TARGET
+} from '../src/protocol';
+import { FakeKernel, recorded, settle } from './fakes';
 import { training } from './trainings';
 
 describe('A kernel without subshells', () => {
@@ -25,6 +29,23 @@ describe('A kernel without subshells', () => {
     assert.equal(controls.obstacle('stop_cluster'), null);
     void controls.send('stop_cluster');
     assert.equal(old.comm(COMMAND_TARGET).sent.length, 1);
+  });
+
+  it('is asked once it is done with another message, which takes a moment', async () => {
+    const old = new FakeKernel();
+    old.supportsSubshells = false;
+    const [, { archive }] = await training('reload-mid-run', 4, old);
+    old.become('busy');
+    void archive.refresh();
+    await settle();
+    assert.equal(old.comms.at(-1)?.targetName, COMMAND_TARGET);
+    old.become('idle');
+    await settle();
+    assert.deepEqual(
+      old.comm(RECORD_TARGET).sent.map(({ name }) => name),
+      ['list_runs']
+    );
+    assert.equal(archive.error, null);
   });
 });
 

@@ -14,7 +14,7 @@ import {
   KernelMessage,
   type Kernel
 } from '@jupyterlab/services';
-import type { JSONObject } from '@lumino/coreutils';
+import { PromiseDelegate, type JSONObject } from '@lumino/coreutils';
 
 /** The part of a kernel connection that the model uses: tests fake no more. */
 export type KernelLink = Pick<
@@ -285,6 +285,23 @@ function deleteSubshell(kernel: KernelLink, subshell_id: string): void {
     true,
     true
   );
+}
+
+/** Wait until a kernel that is busy is so no longer, for `ms` at most; return whether it is. */
+export async function becomesIdle(
+  kernel: KernelLink,
+  ms: number
+): Promise<boolean> {
+  const over = new PromiseDelegate<void>();
+  const onStatus = (_: unknown, status: KernelLink['status']): void => {
+    if (status !== 'busy') {
+      over.resolve();
+    }
+  };
+  kernel.statusChanged.connect(onStatus);
+  const isIdle = await arrived(over.promise, ms);
+  kernel.statusChanged.disconnect(onStatus);
+  return isIdle;
 }
 
 /** Whether `promise` is fulfilled within `ms`; a rejection counts as no. */

@@ -8,9 +8,12 @@
 
 import type { JSONObject } from '@lumino/coreutils';
 import type { CommandName, ICommand, IReply } from '../protocol';
+import { becomesIdle, type KernelLink } from './comm';
 
 /** How long the kernel may take to answer a command. */
 const REPLY_MS = 10_000;
+/** How long it may be busy with another message. */
+const MOMENT_MS = 1000;
 
 /** Why a command did not do what it was to do. */
 export class CommandError extends Error {
@@ -23,6 +26,16 @@ export class CommandError extends Error {
     message: string
   ) {
     super(message);
+  }
+}
+
+/**
+ * Wait for the end of other messages, with each of which a kernel without
+ * subshells is busy for a moment; rejects where it is so for longer: by a cell.
+ */
+export async function heard(kernel: KernelLink): Promise<void> {
+  if (!(await becomesIdle(kernel, MOMENT_MS))) {
+    throw new CommandError('deaf', 'This kernel answers after the cell.');
   }
 }
 

@@ -25,7 +25,7 @@ import {
 } from '../protocol';
 import { Attempt } from './attempt';
 import { GONE, openComm, type KernelLink } from './comm';
-import { CommandError, CommandSender } from './commands';
+import { CommandError, CommandSender, heard } from './commands';
 import { LoadingCells } from './loadingCells';
 import { TrainingState } from './state';
 
@@ -121,26 +121,24 @@ export class Connection implements IDisposable {
     if (this._sender === null) {
       throw new CommandError('closed', 'not connected');
     }
-    if (this.deaf && name !== 'stop_run') {
-      throw new CommandError('deaf', 'This kernel answers after the cell.');
-    }
-    if (this.deaf) {
+    const sender = this._sender;
+    if (this.deaf && name === 'stop_run') {
       await this.kernel.interrupt(); // which stops a run after its step
       return null;
     }
-    return this._sender.send(name, options);
+    if (this.deaf) {
+      await heard(this.kernel);
+    }
+    return sender.send(name, options);
   }
 
-  /**
-   * Ask about runs, on a comm of their own that is opened with the first
-   * question: a long answer does not keep a Stop waiting.
-   */
+  /** Ask about runs on a comm of their own: a long answer holds up no Stop. */
   async ask(
     name: CommandName,
     options: Partial<ICommand> = {}
   ): Promise<IReply> {
     if (this.deaf) {
-      throw new CommandError('deaf', 'This kernel answers after the cell.');
+      await heard(this.kernel);
     }
     const attempt = this._attempt;
     if (attempt === null || this._sender === null) {
