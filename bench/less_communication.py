@@ -1,4 +1,4 @@
-"""What less communication saves and changes: ``python -m bench.less_communication [--engines 2] [--seeds 3] [--epochs 3]``.
+"""What less communication saves and changes: ``python -m bench.less_communication [--engines 2] [--seeds 3] [--epochs 3] [--ways sync]``.
 
 Two jobs, each as it is and with each way to exchange less, from the same seed, in turns on one cluster: the digits of scikit-learn by a
 convolutional network under Adam, and a small language model by characters under AdamW. Bytes are those that an engine has told the
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from .contenders import Kernel
 
 LIMIT = 600.0  # seconds of a cell
-WAYS = ("", "--compress bf16", "--compress fp16")
+WAYS = ("", "--compress bf16", "--compress fp16", "--sync-every 4", "--sync-every 16")
 SETUP = """
 %load_ext jupyter_dtrain
 import json
@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--engines", type=int, default=2)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--ways", nargs="+", choices=["compress", "sync"], default=["compress", "sync"])
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOBS))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -116,7 +117,7 @@ def main() -> None:
             kernel.run(SETUP)
             for name in options.jobs:
                 setup, what = JOBS[name]
-                found: dict[str, list[Figures]] = {way: [] for way in WAYS}
+                found: dict[str, list[Figures]] = {way: [] for way in WAYS if not way or way[2:].startswith(tuple(options.ways))}
                 for seed in range(options.seeds):
                     for way, figures in found.items():
                         kernel.run(setup.format(seed=seed))

@@ -50,6 +50,7 @@ _NEEDS = {
     "checkpoint_activations": Feature.ACTIVATION_CHECKPOINTS,
     "balance": Feature.BALANCE,
     "compress": Feature.COMPRESSION,
+    "sync_every": Feature.LOCAL_STEPS,
     "verify": Feature.VERIFY,
     "shard": Feature.NAMED_SHARDS,
     "elastic": Feature.ELASTIC,
@@ -141,6 +142,9 @@ class RunOptions:
         Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
     compress : {"none", "bf16", "fp16"}
         As what gradients go from rank to rank: as they are, or rounded to 16 bits, which takes half the bytes or less; numbers differ then.
+    sync_every : int
+        Steps from one exchange to the next: each engine steps on the gradient of its own part of a batch, and parameters are averaged then.
+        1: gradients are exchanged in each step; otherwise numbers differ.
     verify : {"auto", "always", "first", "off"}
         How often calls on parts of a batch are compared with those on all of it: the first ones and later ones within a hundredth of the
         run's time, all, the first ones alone, or none.
@@ -174,6 +178,7 @@ class RunOptions:
     output: ShownOutput = "main"
     balance: Balance = "off"
     compress: Compress = "none"
+    sync_every: int = 1
     verify: Verify = "off"
     checkpoint_every: timedelta | int | None = None
     keep_checkpoints: int = 2
@@ -219,11 +224,23 @@ class RunOptions:
                 object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
         if self.batch_size == "per-rank":
             object.__setattr__(self, "split_eval", True)
-        if self.compress != "none" and self.verify != "off":
-            raise UsageError(
-                f"--verify compares with one process, and --compress {self.compress} changes numbers: leave out one of the two."
-            )
+        self._check_less_communication()
         self._check_trials()
+
+    def _check_less_communication(self) -> None:
+        if self.sync_every < 1:
+            raise UsageError(f"--sync-every {self.sync_every}: give the steps from one exchange to the next, from 1 up.")
+        given = [f"--compress {self.compress}"] * (self.compress != "none") + [f"--sync-every {self.sync_every}"] * (self.sync_every > 1)
+        if given and self.verify != "off":
+            raise UsageError(f"--verify compares with one process, and {given[0]} changes numbers: leave out one of the two.")
+        if len(given) > 1:
+            raise UsageError(f"{given[0]} is about gradients, which {given[1]} does not exchange: leave out one of the two.")
+        if self.sync_every > 1 and self.semantics == "local":
+            raise UsageError(f"{given[0]} needs the global view: leave out --semantics local.")
+        if self.sync_every > 1 and self.best is not None:
+            raise UsageError(
+                f"--best keeps a checkpoint of an epoch's end, and {given[0]} has them after exchanges alone: leave out one of the two."
+            )
 
     def _check_strategy(self) -> None:
         strategy = find(self.strategy)

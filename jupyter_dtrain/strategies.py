@@ -35,6 +35,7 @@ class Feature(Enum):
     ELASTIC = "batches that can be sharded over another number of engines"
     HYBRID = "groups of engines beside each other that each have all of a model"
     COMPRESSION = "gradients that engines exchange whole"
+    LOCAL_STEPS = "steps of each engine by itself"
     NAMED_SHARDS = "parameters that are divided by name"
     SNAPSHOT = "snapshots of the cell"
     BEST = "snapshots of the cell, to keep the best of"
@@ -43,7 +44,7 @@ class Feature(Enum):
     HOSTS = "exchanges between engines of several hosts"
 
 
-EVERYDAY = frozenset(Feature) - {Feature.NAMED_SHARDS, Feature.HOSTS}
+EVERYDAY = frozenset(Feature) - {Feature.LOCAL_STEPS, Feature.NAMED_SHARDS, Feature.HOSTS}
 """What strategies support that say nothing about it."""
 
 

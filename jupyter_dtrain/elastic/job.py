@@ -145,6 +145,7 @@ class CellJob(CellInput):
             "checkpoint_activations": options.checkpoint_activations,
             "balance": options.balance,
             "compress": options.compress,
+            "sync_every": options.sync_every,
             "verify": options.verify,
             "replicate": options.replicate,
             "elastic": None if options.elastic is None else "{}:{}".format(*options.elastic),

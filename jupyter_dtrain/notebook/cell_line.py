@@ -116,6 +116,14 @@ def cell_parser() -> argparse.ArgumentParser:
         "(default: none)",
     )
     parser.add_argument(
+        "--sync-every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="local SGD: each engine steps on its own part of a batch, and parameters are averaged in every Nth step; weights then differ "
+        "from those of one process (default: 1)",
+    )
+    parser.add_argument(
         "--verify",
         default="off",
         metavar="WHEN",
@@ -227,6 +235,7 @@ def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
         output=found.output,
         balance=found.balance,
         compress=found.compress,
+        sync_every=found.sync_every,
         verify=found.verify,
         checkpoint_every=found.checkpoint_every,
         keep_checkpoints=found.keep_checkpoints,

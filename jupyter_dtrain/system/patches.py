@@ -72,6 +72,8 @@ TABLE = (
     Replaced("torch.optim.optimizer.Optimizer", "__init__", "optimizers that a cell makes are followed"),
     Replaced("torch.optim.lr_scheduler.*", "__init__", "schedulers that a cell makes are followed"),
     Replaced("torch.optim.optimizer.Optimizer", "state state_dict load_state_dict", "`zero1`: their state is sharded over the ranks"),
+    Replaced("torch.optim.optimizer.Optimizer", "zero_grad", "`--sync-every`: gradients of a rank's own are not looked at"),
+    Replaced("torch.nn.modules.module.Module", "zero_grad", "`--sync-every`: gradients of a rank's own are not looked at"),
     Replaced("torch.optim.*", "step", "`zero1`: each rank updates its own parameters. PyTorch wraps it itself with a class's first object"),
     Replaced("torch.amp.grad_scaler.GradScaler", "scale", "the loss that is shown is the cell's"),
     Replaced("torch.distributed", "is_initialized", "a cell sees one process"),

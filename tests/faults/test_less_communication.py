@@ -1,4 +1,4 @@
-"""Gradients in 16 bits, and an engine that is killed: the same bits as undisturbed."""
+"""Gradients in 16 bits, steps between exchanges, and an engine that is killed: the same bits as undisturbed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,23 @@ def test_an_engine_is_killed(request, engines, options):
     cell = run.start(options)
     run.wait_for_snapshot(cell)
     os.kill(run.pids[1], signal.SIGKILL)
+    run.notebook.finish(cell)
+    assert cell.ok, cell
+    assert "resuming from step " in cell.stderr
+    assert run.notebook.value(STATE) == expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("engines", "rank"), [("two", 0), ("two", 1), ("three", 2)])
+def test_an_engine_is_killed_between_exchanges_with_sync_every(request, engines, rank):
+    run = request.getfixturevalue(engines)
+    cell = run.notebook.finish(run.start("--sync-every 4"))
+    assert cell.ok, cell
+    expected = run.notebook.value(STATE)
+    assert expected != run.expected
+    cell = run.start("--sync-every 4")
+    run.wait_for_snapshot(cell)
+    os.kill(run.pids[rank], signal.SIGKILL)
     run.notebook.finish(cell)
     assert cell.ok, cell
     assert "resuming from step " in cell.stderr

@@ -1,4 +1,4 @@
-"""``--compress`` as a user comes to it: one line, about the same result, and what is refused before the first step."""
+"""``--compress`` and ``--sync-every`` as a user comes to it: one line, about the same result, and what is refused before the first step."""
 
 from __future__ import annotations
 
@@ -61,6 +61,7 @@ def test_one_engine_has_nothing_to_exchange(notebook):
         ("--mesh dp=1,tp=2", "--strategy tensor does not have: leave out one of the two."),
         ("--strategy none", "--strategy none does not have: leave out one of the two."),
         ("--verify first", "--compress fp16 changes numbers: leave out one of the two."),
+        ("--sync-every 4", "--compress fp16 is about gradients, which --sync-every 4 does not exchange: leave out one of the two."),
         ("--compress bf8", "--compress bf8: choose none or bf16 or fp16."),
     ],
 )
@@ -71,3 +72,45 @@ def test_what_cannot_be_is_refused_in_a_sentence(notebook, other, said):
     assert refused.error[0] == "UsageError"
     assert refused.error[1].count(said) == 1
     assert notebook.value("losses") == []
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ("--strategy zero1", "needs steps of each engine by itself, which --strategy zero1 does not have: leave out one of the two."),
+        ("--strategy zero3", "which --strategy zero3 does not have: leave out one of the two."),
+        ("--strategy pipeline", "which --strategy pipeline does not have: leave out one of the two."),
+        ("--strategy tensor", "which --strategy tensor does not have: leave out one of the two."),
+        ("--strategy none", "which --strategy none does not have: leave out one of the two."),
+        ("--verify first", "--verify compares with one process, and --sync-every 4 changes numbers: leave out one of the two."),
+        ("--best loss", "--best keeps a checkpoint of an epoch's end, and --sync-every 4 has them after exchanges alone"),
+        ("--semantics local", "--sync-every 4 needs the global view: leave out --semantics local."),
+        ("--sync-every 0", "--sync-every 0: give the steps from one exchange to the next, from 1 up."),
+    ],
+)
+def test_what_steps_by_themselves_cannot_be_combined_with_is_refused_in_a_sentence(notebook, other, said):
+    notebook.run(SETUP)
+    refused = notebook.fail(f"%%distribute --engines 2 --sync-every 4 {other}{CELL}")
+    assert refused.error[0] == "UsageError"
+    assert refused.error[1].count(said) == 1
+    assert notebook.value("losses") == []
+
+
+def test_engines_step_by_themselves_and_end_with_the_same(notebook):
+    (plain, plain_losses), _ = run(notebook, "%%distribute --engines 2")
+    (found, losses), shown = run(notebook, "%%distribute --engines 2 --sync-every 5")
+    assert [line for line in shown.notices if "--sync-every 5: each engine steps on its own part" in line and "differ" in line]
+    assert losses[0] == plain_losses[0]
+    assert notebook.value("all(torch.equal(*both) for both in zip(*kept))")
+    assert 0 < max((a - b).abs().max().item() for a, b in zip(found, plain, strict=True)) < 0.2
+    assert losses[-1] < losses[0]
+    assert notebook.value("all(type(p) is nn.Parameter and p.grad is not None for p in model.parameters())")
+    notebook.run("optimizer.zero_grad(); F.mse_loss(model(inputs), targets).backward(); optimizer.step()")
+
+
+def test_a_branch_that_a_parameter_decides_is_the_same_on_all_engines(notebook):
+    notebook.run(SETUP)
+    cell = CELL.replace("    losses.append(loss.item())\n", "    if model[0].weight.norm() > 3.5 or loss.item() < 0.3:\n        break\n")
+    shown = notebook.run(f"%%distribute --engines 2 --sync-every 5{cell}count = jupyter_dtrain.gather(optimizer.state[model[0].bias])\n")
+    assert any("averages parameters where the cell looks at them (line " in line for line in shown.notices)
+    assert notebook.value("all(torch.equal(count[0][key], count[1][key]) for key in count[0])")

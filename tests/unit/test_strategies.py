@@ -91,6 +91,7 @@ GIVEN: dict[str, Any] = {
     "checkpoint_activations": True,
     "balance": "auto",
     "compress": "bf16",
+    "sync_every": 16,
     "verify": "first",
     "shard": (ShardPattern("*.experts", "col"),),
     "elastic": (1, 2),

@@ -136,7 +136,7 @@ class ModelCalls:
             if called.is_lazy:
                 return original(module, *args, **kwargs)
         if self.parameters is not None:
-            self.parameters.sync()
+            self.parameters.before_call(module)
         called.normalizes |= module.training
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:

@@ -33,8 +33,8 @@ class ShardedParameters(Protocol):
     def adopt(self, module: nn.Module) -> None:
         """Shard those of a model. Collective."""
 
-    def sync(self) -> None:
-        """Let all ranks know what the cell has written to them. Collective."""
+    def before_call(self, module: nn.Module) -> None:
+        """Let all ranks know what the cell has written to them, as it calls a model. Collective."""
 
     def calling(self) -> AbstractContextManager[None]:
         """Let a model be called by the cell, until the end of the ``with`` block."""

@@ -48,6 +48,15 @@ class CellSteps:
         self._has_trained = False  # with a model in training mode
         self._apart = False  # ranks may have something that others have not
 
+    @property
+    def models(self) -> ModelCalls:
+        """The calls of models."""
+        return self._models
+
+    def say(self, text: str) -> None:
+        """Tell the user something, and where in the cell."""
+        self._hints.say(text)
+
     def _on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
         self._control.boundary(self._observer.step)
         self._share, self._drew = share, True

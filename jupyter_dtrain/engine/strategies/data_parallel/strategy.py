@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import torch
@@ -11,9 +12,12 @@ import torch
 from ....integrations.base import RunScope
 from ....integrations.registry import run_scopes
 from ...backward.gradient_exchange import GradientExchange
+from ...dedup import NOTHING_APART, Apart
 from ...user_frames import users_line
 from ..base import Strategy
 from ..less_communication.compression import exchange_for
+from ..less_communication.every_step import EveryStep
+from ..less_communication.local_steps import steps_for
 from .training import DataParallelTraining
 
 
@@ -25,6 +29,7 @@ class DataParallel(Strategy):
 
     _training: DataParallelTraining
     _exchange: GradientExchange
+    _steps: EveryStep
 
     def begin(self, objects: Sequence[object]) -> None:
         """Watch over models, loaders and optimizers, those among `objects` from the start."""
@@ -51,6 +56,7 @@ class DataParallel(Strategy):
             task.options, num_ranks=task.world_size, are_alike=task.semantics.global_numbers, say=reports.notes.say
         )
         self._training.exchange_by(self._exchange)
+        self._steps = steps_for(task.options, self._training, num_ranks=task.world_size, say=reports.notes.say)
         context.control.on_speeds = self._training.shares.follow
 
     def _new_training(self, **options: Any) -> DataParallelTraining:
@@ -68,7 +74,7 @@ class DataParallel(Strategy):
             talk=self.context.talk,
             users_line=users_line,
         )
-        with self._training.installed(), run_scopes(run):
+        with self._training.installed(), run_scopes(run), self._steps.installed():
             yield
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -76,7 +82,8 @@ class DataParallel(Strategy):
         return self._training.share_out(tensors)
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
-        """Return `values` with the shards of batches in them as full tensors."""
+        """Return `values` with the shards of batches in them as full tensors, after all ranks have the same parameters."""
+        self._steps.finish()
         return self._training.materialize(*values, unchanged=unchanged)
 
     def advise(self) -> None:
@@ -86,13 +93,28 @@ class DataParallel(Strategy):
 
     @property
     def in_step(self) -> bool:
-        """Whether the cell is between a model's call and the backward pass."""
-        return self._training.in_step
+        """Whether the cell is between a model's call and the backward pass, or ranks have parameters of their own."""
+        return self._training.in_step or self._steps.is_ahead
 
     @property
     def is_replicated(self) -> bool:
         """Whether all ranks train the same: not where each sees its own batches."""
-        return self.context.task.semantics.global_numbers
+        return self.context.task.semantics.global_numbers and self._steps.is_replicated
+
+    def as_it_is(self) -> AbstractContextManager[None]:
+        """Let this thread see what this rank has, until the end of the ``with`` block."""
+        return self._steps.as_it_is()
+
+    @contextmanager
+    def put_together(self, all_come: Callable[[], bool]) -> Iterator[Apart | None]:  # noqa: ARG002  # for others
+        """Let nobody be asked for what this rank has, until the end of the ``with`` block."""
+        with self._steps.as_it_is():
+            yield NOTHING_APART
+
+    def collect(self, step: int, limit: timedelta) -> bool:  # noqa: ARG002  # nobody is waited for
+        """Have all that this rank has."""
+        self._steps.give_up()
+        return True
 
     def full_tensors(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Return the shards of batches as full tensors. A collective."""
@@ -100,11 +122,12 @@ class DataParallel(Strategy):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is known of models, the ranks' speeds and the global view."""
-        return self._training.state_dict()
+        return {**self._training.state_dict(), "steps": self._steps.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state_dict`."""
         self._training.load_state_dict(state)
+        self._steps.load_state_dict(state.get("steps", {}))
 
     def rng_state(self) -> Any:
         """Return the states of the streams of models and of loading."""

@@ -159,7 +159,7 @@ class DataParallelTraining(CellSteps, TrainingState):
             observer.on_optimizer()
         for module in outermost(objects):
             self._models.register(module)
-        self._objects = objects
+        self.objects = objects
         observer.hyperparameters.modules = self._models.known.all
         self._loaders = ShardedLoaders(
             share=self.shares.local_shard,
@@ -201,7 +201,7 @@ class DataParallelTraining(CellSteps, TrainingState):
                 self._alone.installed(),
                 self._catches.installed() if self._world_size > 1 else nullcontext(),
                 Turns().installed(),
-                self._observer.installed(self._objects),
+                self._observer.installed(self.objects),
                 instrumented(
                     models=self._models,
                     loaders=self._loaders,

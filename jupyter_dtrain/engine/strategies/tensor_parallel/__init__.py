@@ -1,6 +1,6 @@
 """Linear layers computed by columns, with their parameters, gradients and optimizer state on the ranks (``--strategy tensor``)."""
 
-from ....strategies import Divided, Feature, StrategyInfo, register
+from ....strategies import EVERYDAY, Divided, Feature, StrategyInfo, register
 
 _OF_SHARDS = {Feature.SHARDING, Feature.RNG, Feature.BATCHNORM, Feature.BALANCE}
 
@@ -8,7 +8,7 @@ INFO = StrategyInfo(
     name="tensor",
     summary="has each engine compute some columns of every large linear layer, on all of each batch (tensor parallel), for wide layers",
     implementation=f"{__name__}.strategy:TensorParallel",
-    supports=frozenset(Feature) - _OF_SHARDS - {Feature.HOSTS, Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
+    supports=(EVERYDAY | {Feature.NAMED_SHARDS}) - _OF_SHARDS - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
     axis="tp",
     divides=frozenset(Divided),
     divides_on=frozenset({"cpu"}),  # ranks exchange columns in memory that they share

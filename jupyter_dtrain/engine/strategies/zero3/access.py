@@ -24,7 +24,7 @@ from .sharded_rows import quiet
 MOST_WRITTEN = 1 << 26
 """Bytes of parameters that the cell has written to, and that are whole until the ranks are at one place."""
 
-_SHARE_MEMORY = frozenset(
+SHARE_MEMORY = frozenset(
     """
     data detach view view_as reshape __getitem__ numpy __array__ untyped_storage storage data_ptr T mT H t transpose permute expand
     narrow select squeeze unsqueeze flatten ravel unbind split chunk as_strided unfold diagonal movedim swapaxes contiguous to cpu float
@@ -32,14 +32,14 @@ _SHARE_MEMORY = frozenset(
     """.split()  # noqa: SIM905
 )
 
-_TRANSFORMS = (*TRANSFORMS, (eager_transforms, "_wrap_all_tensors_to_functional"))
+PARAMETER_TRANSFORMS = (*TRANSFORMS, (eager_transforms, "_wrap_all_tensors_to_functional"))
 
 
 def _as_it_is(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-_PAST_PYTHON: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+PAST_PYTHON: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (torch, "tensor", _as_it_is),
     (torch.Tensor, "as_subclass", _as_it_is),
     (torch.Tensor, "_make_subclass", staticmethod),
@@ -69,7 +69,7 @@ class ParameterAccess:
                 found[0].replaced()
                 self._store.saved.follow(found[0])
                 return result
-            if name in _SHARE_MEMORY:
+            if name in SHARE_MEMORY:
                 for shard in found:
                     shard.is_lent = True
             with self._store.followed():
@@ -111,7 +111,7 @@ class ParameterAccess:
 
         def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if self._store.shards_in((args, kwargs), {}):
-                return self._touched(_Named(func, rules), args, kwargs)
+                return self._touched(Named(func, rules), args, kwargs)
             return rules(func, args, kwargs)
 
         with ExitStack() as stack:
@@ -119,10 +119,10 @@ class ParameterAccess:
             stack.enter_context(patched(Zero3Parameter, "touched", self._touched))
             stack.enter_context(patched(Zero3Parameter, "gradient", self._gradient, create=True))
             stack.enter_context(patched(torch.overrides, "has_torch_function", _but_parameters(torch.overrides.has_torch_function)))
-            for module, name in _TRANSFORMS:
+            for module, name in PARAMETER_TRANSFORMS:
                 if hasattr(module, name):
                     stack.enter_context(patched(module, name, self._transform(getattr(module, name))))
-            for owner, name, kind in _PAST_PYTHON:
+            for owner, name, kind in PAST_PYTHON:
                 stack.enter_context(patched(owner, name, kind(self._whole_for(getattr(owner, name)))))
             for name in ("DisableTorchFunction", "DisableTorchFunctionSubclass"):
                 stack.enter_context(patched(torch._C, name, _not_in_the_cell(getattr(torch._C, name), self._store.strategy)))
@@ -185,7 +185,7 @@ def _not_in_the_cell(original: Any, strategy: str) -> Callable[[], Any]:
     return disabled
 
 
-class _Named:
+class Named:
     """An operation that the rules of tensors that span the ranks run."""
 
     def __init__(self, func: Any, rules: Callable[..., Any]) -> None:
@@ -195,4 +195,5 @@ class _Named:
             self.__self__ = func.__self__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run it."""
         return self._rules(self._func, args, kwargs)

@@ -15,7 +15,7 @@ from torch import nn
 
 from .sharded_rows import quiet
 
-_ASKS_FOR_NO_NUMBERS = frozenset(
+ASKS_FOR_NO_NUMBERS = frozenset(
     """
     __hash__ __len__ _backward_hooks _is_view _is_zerotensor _post_accumulate_grad_hooks _version device dim dtype element_size grad_fn
     is_complex is_conj is_cpu is_cuda is_floating_point is_inference is_leaf is_meta is_mkldnn is_mps is_neg is_nested is_quantized
@@ -43,7 +43,7 @@ class Zero3Parameter(nn.Parameter):
         name, access = name_of(func)
         if cls.touched is not None and access and name == "grad":
             return cls.gradient(func, access, *args)
-        if name in _ASKS_FOR_NO_NUMBERS:
+        if name in ASKS_FOR_NO_NUMBERS:
             with quiet():
                 return func(*args, **(kwargs or {}))
         if cls.touched is None:

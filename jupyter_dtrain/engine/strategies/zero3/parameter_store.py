@@ -109,6 +109,10 @@ class ParameterStore(ParameterRegistry):
                     self.saved.follow(shard)
         self.sweep()
 
+    def before_call(self, module: nn.Module) -> None:  # noqa: ARG002  # of whichever
+        """Do what :meth:`sync` does."""
+        self.sync()
+
     def replicate(self, parameters: Iterable[torch.Tensor], why: str) -> None:
         """Keep parameters whole on all ranks from now on, with their gradients. Collective."""
         found = [shard for parameter in parameters if (shard := self._shards.get(parameter)) is not None]

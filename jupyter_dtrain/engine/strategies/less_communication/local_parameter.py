@@ -1,0 +1,74 @@
+"""The class of a parameter that each rank may have stepped by itself: who looks at one gets what all ranks have."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from ..zero3.parameter import ASKS_FOR_NO_NUMBERS, name_of
+from ..zero3.sharded_rows import quiet
+
+_ENGINE = Path(__file__).parents[2]
+_OWN = tuple(str(_ENGINE / folder) for folder in ("forward", "backward"))
+
+
+class LocalParameter(nn.Parameter):
+    """A parameter on which operations are seen that Python starts. Its class attribute `looked` runs them while a run steps locally."""
+
+    looked: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None] = None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Run an operation that one of its operands is such a parameter of."""
+        asker = sys._getframe(1).f_code.co_filename
+        if cls.looked is None or name_of(func)[0] in ASKS_FOR_NO_NUMBERS or asker.startswith(_OWN):
+            with quiet():  # what takes part in calls and passes looks at the rank's own
+                return func(*args, **(kwargs or {}))
+        return cls.looked(func, args, kwargs or {})
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a plain parameter: a copy is none of the model's."""
+        if id(self) not in memo:
+            with torch.no_grad():
+                copy = nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
+            memo[id(self)] = copy
+        return memo[id(self)]
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        """Return what makes a plain parameter."""
+        return nn.Parameter, (self.detach().clone(), self.requires_grad)
+
+
+LocalParameter.__name__ = LocalParameter.__qualname__ = "Parameter"
+
+
+@contextmanager
+def plain(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
+    """Let `parameters` be of PyTorch's own class, so that nobody is asked, until the end of the ``with`` block."""
+    changed: list[Any] = [parameter for parameter in parameters if type(parameter) is LocalParameter]
+    for parameter in changed:
+        parameter.__class__ = nn.Parameter
+    try:
+        yield
+    finally:
+        if LocalParameter.looked is not None:  # else the cell has ended meanwhile
+            for parameter in changed:
+                parameter.__class__ = LocalParameter
+
+
+def local_parameters_in(values: Iterable[Any], found: dict[int, LocalParameter]) -> dict[int, LocalParameter]:
+    """Add to `found` the parameters of this class in `values`, by their ``id``, and return it."""
+    for value in values:
+        if type(value) is LocalParameter:
+            found[id(value)] = value
+        elif isinstance(value, list | tuple):
+            local_parameters_in(value, found)
+        elif isinstance(value, dict):
+            local_parameters_in(value.values(), found)
+    return found

@@ -1,0 +1,165 @@
+"""Averages of what ranks have come to by themselves: parameters, and gradients of each rank's own part of a batch.
+
+What is averaged at a moment follows from the text of the cell, never from what this rank alone knows: of objects that may be gone on one
+rank and not yet on another, ranks tell each other which are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.autograd.graph import increment_version
+
+from ...backward.gradient_exchange import average
+from ...comm.collectives import all_reduce
+from ...module_tree import IdentityMap
+from ...tensor.rank0_guard import all_ranks_come
+from ...timing import COMMUNICATION, Counted
+from ..zero3.sharded_rows import quiet
+
+
+@dataclass(eq=False)
+class ModelNote:
+    """What is known of a model: its number, the same on all ranks, and whether the cell looks at parameters between call and backward."""
+
+    number: int
+    each_call: bool = False
+
+
+@dataclass(eq=False)
+class Note:
+    """What is known of a parameter.
+
+    Attributes
+    ----------
+    number : int
+        The same on all ranks.
+    model : ModelNote
+    is_ahead : bool
+        This rank has stepped on it.
+    is_graded : bool
+        Its gradient is of this rank's part of the batch.
+    has_own_state : bool
+        What an optimizer keeps of it comes of such gradients.
+    is_lent : bool
+        Something else may have its numbers, and would see this rank's.
+    handed : callable
+        Returns the gradient that the cell has, to which a pass is to add what all ranks have.
+    """
+
+    number: int
+    model: ModelNote
+    is_ahead: bool = False
+    is_graded: bool = False
+    has_own_state: bool = False
+    is_lent: bool = False
+    handed: Callable[[], torch.Tensor | None] = lambda: None
+
+
+class ParameterMeans:
+    """What is known of parameters, and how they become the same on all ranks.
+
+    Parameters
+    ----------
+    homes : frozenset of int
+        Memory with which parameters came, which has one more who holds it.
+    say : callable
+        Tells the user something, with the place in the cell.
+    """
+
+    def __init__(self, *, homes: frozenset[int], say: Callable[[str], None]) -> None:
+        self._homes, self._say = homes, say
+        self._notes: IdentityMap[Note] = IdentityMap()
+        self._count = self._num_models = 0
+
+    def note_of(self, parameter: torch.Tensor) -> Note | None:
+        """Return what is known of a parameter, if it may be ahead."""
+        return self._notes.get(parameter)
+
+    def all(self) -> list[nn.Parameter]:
+        """Return those that this rank has."""
+        return [parameter for parameter, _ in self._notes.items()]
+
+    @property
+    def is_any_ahead(self) -> bool:
+        """Whether this rank has parameters that others have not."""
+        return any(note.is_ahead for note in self._notes.values())
+
+    def zeroed(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Know that `parameters` have no gradients of this rank's any more."""
+        for parameter in parameters:
+            if (note := self._notes.get(parameter)) is not None:
+                note.is_graded = False
+
+    def average(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Average those of `parameters` that are ahead, the same on all ranks. Collective, if there are any."""
+        notes = {id(p): note for p in parameters if (note := self._notes.get(p)) is not None and note.is_ahead}
+        ahead = list({id(p): p for p in parameters if id(p) in notes}.values())
+        if ahead:
+            with quiet():
+                self._mean([parameter.detach() for parameter in ahead])
+                for parameter in ahead:
+                    increment_version(parameter)  # a graph that has the numbers before cannot be gone through
+            for note in notes.values():
+                note.is_ahead = False
+
+    def average_held(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Average those of `parameters` that are ahead and whose numbers something else has. Collective, if one may be."""
+        lent = [(p, note) for p in parameters if (note := self._notes.get(p)) is not None and note.is_lent and note.is_ahead]
+        for (_, note), is_held in zip(lent, any_rank([self._is_held(p) for p, _ in lent]), strict=True):
+            note.is_lent = is_held
+        held = [parameter for parameter, note in lent if note.is_lent]
+        if held:
+            self._say(f"`--sync-every` averages {len(held)} parameters in every step, whose numbers something else has too")
+        self.average(held)
+
+    def reduce_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Average the gradients of those of `parameters` that have one of this rank's, the same on all ranks. Collective, if one has."""
+        graded = [p for p in parameters if (note := self._notes.get(p)) is not None and note.is_graded]
+        if not graded:
+            return
+        with quiet(), torch.no_grad():
+            reached = any_rank([parameter.grad is not None for parameter in graded])
+            there = [parameter for parameter, is_reached in zip(graded, reached, strict=True) if is_reached]
+            for parameter in there:
+                if parameter.grad is None:  # another rank's part has come to it
+                    parameter.grad = torch.zeros_like(parameter)
+            self._mean([parameter.grad for parameter in there if parameter.grad is not None])
+        self.zeroed(graded)
+
+    def _mean(self, tensors: list[torch.Tensor]) -> None:
+        all_ranks_come()
+        with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+            average(tensors)
+
+    def _common(self, of: Callable[[Note], bool]) -> list[nn.Parameter]:
+        """Return those parameters of which `of` says so that all ranks still have. Collective."""
+        there = {note.number: parameter for parameter, note in self._notes.items() if of(note)}
+        lacking = any_rank([number not in there for number in range(1, self._count + 1)])
+        return [there[number] for number, lacks in enumerate(lacking, 1) if not lacks]
+
+    def finish(self) -> None:
+        """Let all ranks have the same parameters and gradients. Collective."""
+        found = self._common(lambda _: True)
+        self.average(found)
+        self.reduce_gradients(found)
+
+    def _is_held(self, parameter: torch.Tensor) -> bool:
+        """Return whether something else has the numbers of a parameter."""
+        with quiet():
+            memory = parameter.untyped_storage()
+            return bool(torch._C._storage_Use_Count(memory._cdata) > 2 + (memory._cdata in self._homes))
+
+
+def any_rank(flags: Sequence[bool]) -> list[bool]:
+    """Return for each of `flags` whether any rank has it set. Collective, unless there are none."""
+    if not flags:
+        return []
+    all_ranks_come()
+    found = torch.tensor(flags, dtype=torch.long, device="cpu")
+    with Counted(COMMUNICATION):
+        all_reduce(found)
+    return [bool(number) for number in found.tolist()]
