@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from .column_parallel import Columns, copy, gather, reduce, split
+from .dropped_heads import attention_without, kept_of
 from .layer_parameter import InPass, LayerParameter, rows_of
 from .linear_layers import is_value
 from .pairs import Layers, is_watched
@@ -198,9 +199,7 @@ def _attention(
         return seen @ v, seen
     if not dropped:
         return nn.functional.scaled_dot_product_attention(q, k, v, added, 0.0, given.is_causal), None
-    kept = heads.own(nn.functional.dropout(q.new_ones(of_all), dropped), 1).bool()
-    result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(q, k, v, added, dropped, given.is_causal, kept)[0]
-    return result, None
+    return attention_without(q, k, v, added, dropped, given.is_causal, kept_of(heads, q, k.shape[2], dropped)), None
 
 
 def _mean(seen: torch.Tensor, heads: Columns) -> torch.Tensor:

@@ -12,9 +12,9 @@ from ....shard_patterns import ShardPattern
 from ...comm.shared_memory import SharedMemory
 from ...module_tree import modules_in
 from ..zero3.parameter_store import ParameterStore
-from .linear_layers import is_linear
+from .linear_layers import is_linear, is_transposed
 from .named_shards import NamedShards
-from .pairs import PairCalls, is_worth_it
+from .pairs import PairCalls, dims_of, is_worth_it
 from .rules import Heads, heads_of, pairs_of, planned_pairs, rule_of
 
 
@@ -93,16 +93,23 @@ class LayerRegistry(ParameterStore):
         planned = [(part, pair) for part, pair in planned_pairs(module) if rule_of(part) is None]
         for part, pair in (*by_rule, *planned):
             layers = (*pair.firsts, pair.second)
-            weights: list[Any] = [layer.weight for layer in layers if is_linear(layer)]
-            if len(weights) < len(layers) or not self._is_large(weights[0]) or not is_worth_it(weights, self.world_size, pair.heads):
+            kind = is_transposed if is_transposed(pair.second) else is_linear
+            weights: list[Any] = [layer.weight for layer in layers if kind(layer)]
+            if len(weights) < len(layers) or not self._is_large(weights[0]) or not is_worth_it(pair, weights, self.world_size):
                 continue
-            if not self.named.allows(weights[-1], "row") or not all(self.named.allows(weight, "col") for weight in weights[:-1]):
+            dims = dims_of(pair)
+            if not all(self.named.allows(weight, "row" if dim else "col") for weight, dim in zip(weights, dims, strict=True)):
                 continue
             ids = {id(weight) for weight in weights}
             if len(ids) < len(weights) or ids & taken or any(self.shard_of(weight) is not None for weight in weights):
                 continue
             taken |= ids
-            self._by_rows.add(id(weights[-1]))
+            for weight, dim in zip(weights, dims, strict=True):
+                (self._by_rows.add if dim else self._by_rows.discard)(id(weight))
+            if kind is is_transposed:
+                self._layers |= {id(pair.firsts[0].bias)}
+            if pair.groups > 1:
+                self._groups_of |= {id(parameter): pair.groups for parameter in pair.firsts[0].parameters()}
             self._layers |= ids
             biases |= {id(bias) for bias in pair.second._parameters.values() if bias is not None and id(bias) not in ids}
             self._pairs.know(part, pair if rule_of(part) is None else None)

@@ -70,6 +70,11 @@ class LayerStore(LayerRegistry):
         self._is_entering, self._is_alone, self._num_inside = False, False, 0
 
     @property
+    def has_groups(self) -> bool:
+        """Whether there are several groups of ranks, which have different samples."""
+        return len(self._places) > 1
+
+    @property
     def has_divided(self) -> bool:
         """Whether there was any layer to divide."""
         return self._number > 0
@@ -83,6 +88,7 @@ class LayerStore(LayerRegistry):
         """Let go what nobody needs."""
         super().sweep(keep)
         if not self.depth and not self.in_pass:
+            self._pool.trim(0)  # layers fetch nothing: what was there whole is not soon needed again
             for shard in self.blocks.values():
                 shard.forget_block()
             self.blocks.clear()
@@ -129,12 +135,16 @@ class LayerStore(LayerRegistry):
     def by_columns(self, given: Entered, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
         """Return the rank's columns of ``F.linear`` of a value from :func:`enter`."""
         precision = given.precision
-        return precision.result(precision.linear(given.value, rows_of(weight, shard, self), self.own_bias(bias, shard.columns)))
+        rows = rows_of(weight, shard, self)
+        rows = rows.t() if shard.dim else rows  # of a weight that is transposed
+        return precision.result(precision.linear(given.value, rows, self.own_bias(bias, shard.columns)))
 
     def by_rows(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
         """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
         precision = precision_for(given)
-        result = reduce(precision.linear(precision.operand(given), rows_of(weight, shard, self)), shard.columns)
+        rows = rows_of(weight, shard, self)
+        rows = rows if shard.dim else rows.t()
+        result = reduce(precision.linear(precision.operand(given), rows), shard.columns)
         if bias is not None:
             result = result + precision.operand(bias).to(result.dtype)
         return precision.result(result)

@@ -22,6 +22,12 @@ def is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
     )
 
 
+def is_transposed(module: nn.Module) -> bool:
+    """Return whether `module` is a linear layer whose weight is transposed, as GPT-2 has them in Hugging Face's transformers."""
+    kind = type(module)
+    return f"{kind.__module__}.{kind.__qualname__}" == "transformers.pytorch_utils.Conv1D" and "forward" not in vars(module)
+
+
 def is_value(given: Any, size: int) -> bool:
     """Return whether `given` is what a linear layer of so many columns may be given."""
     return type(given) in (torch.Tensor, nn.Parameter) and given.dim() > 0 and given.shape[-1] == size

@@ -7,7 +7,8 @@ of the block.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -19,8 +20,9 @@ from ....errors import UsageError
 from ...module_tree import IdentityMap
 from ...tensor.ops.operands import blank_like
 from .column_parallel import Columns
+from .dropped_heads import DroppedByHeads
 from .layer_parameter import LayerParameter
-from .linear_layers import is_linear, is_value
+from .linear_layers import is_linear, is_transposed, is_value
 from .precision import Entered, enter
 from .rules import Pair, pairs_of, rule_of
 
@@ -33,6 +35,10 @@ class Layers(Protocol):
     def divided(self, weight: Any) -> LayerParameter | None:
         """Return the shard of a weight that the ranks are to compute with now, each with its part."""
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether there are several groups of ranks, which have different samples."""
+
     def by_columns(self, given: Entered, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
         """Return the rank's columns of ``F.linear`` of a value from :func:`enter`."""
 
@@ -40,24 +46,32 @@ class Layers(Protocol):
         """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
 
 
-def is_worth_it(weights: Sequence[nn.Parameter], num_ranks: int, heads: Sequence[int] = ()) -> bool:
+def dims_of(pair: Pair) -> list[int]:
+    """Return the dims along which the weights of a pair are divided: the second by rows, the others by columns."""
+    dims = [*[0] * len(pair.firsts), 1]
+    return [1 - dim for dim in dims] if is_transposed(pair.second) else dims
+
+
+def is_worth_it(pair: Pair, weights: Sequence[nn.Parameter], num_ranks: int) -> bool:
     """Return whether layers fit together, and less is exchanged where the last of them is computed by rows.
 
     Of each sample the ranks then add up what comes out, instead of putting together what is between and what comes out, and adding up the
     gradient of what is between.
     """
-    *firsts, second = weights
-    width, num_out = second.shape[1], second.shape[0]
-    return width >= num_ranks and _fit(firsts, width, num_ranks, heads) and num_out < 3 * sum(first.shape[0] for first in firsts)
+    dims = dims_of(pair)
+    width, num_out = weights[-1].shape[dims[-1]], weights[-1].shape[1 - dims[-1]]
+    num_between = sum(first.shape[dim] for first, dim in zip(weights[:-1], dims, strict=False))
+    return width >= num_ranks and _fit(pair, weights, num_ranks) and num_out < 3 * num_between
 
 
-def _fit(firsts: Sequence[Any], width: int, num_ranks: int, heads: Sequence[int]) -> bool:
+def _fit(pair: Pair, weights: Sequence[Any], num_ranks: int) -> bool:
     """Return whether what each rank computes with the first layers is what belongs to its rows of the second one."""
-    if heads:
-        return firsts[0].shape[0] == width and all(
-            number % num_ranks == 0 and first.shape[0] % number == 0 for number, first in zip(heads, firsts, strict=True)
+    *sizes, width = (weight.shape[dim] for weight, dim in zip(weights, dims_of(pair), strict=True))
+    if pair.heads:
+        return sizes[0] == pair.groups * width and all(
+            number % num_ranks == 0 and size % (pair.groups * number) == 0 for number, size in zip(pair.heads, sizes, strict=True)
         )
-    return all(first.shape[0] == width for first in firsts)
+    return all(size == width for size in sizes)
 
 
 class PairCalls:
@@ -86,7 +100,8 @@ class PairCalls:
                 found = outer.call(module, args, kwargs)
                 if found is not NotImplemented:
                     return found
-            result = original(module, *args, **kwargs)
+            with nullcontext() if self._block is None else self._block.during():
+                result = original(module, *args, **kwargs)
             if self._block is not None:
                 self._block.check()
             return result
@@ -98,33 +113,51 @@ class PairCalls:
         if planned is None or is_watched():
             return None
         rule = rule_of(module)
-        if rule is not None and not rule.holds_for(module, args, kwargs):
+        drops = rule is not None and rule.drops(module)
+        if (rule is not None and not rule.holds_for(module, args, kwargs)) or (drops and self._layers.has_groups):
             return None
         pairs = [pair for pair in planned if all(any(part is one for one in module.children()) for part in (*pair.firsts, pair.second))]
         usable = [(pair, shards) for pair in (*pairs_of(module), *pairs) if (shards := self._shards_of(pair)) is not None]
-        return _BlockCall(module, self._layers, usable) if usable else None
+        return _BlockCall(module, self._layers, usable, drops=drops) if usable else None
 
     def _shards_of(self, pair: Pair) -> list[LayerParameter] | None:
         """Return the shards of the weights of a pair, ``None`` where it is not to be computed as one."""
         layers = (*pair.firsts, pair.second)
-        if not all(is_linear(layer) for layer in layers) or any(_has_own_hooks(part) for part in (*layers, *pair.between)):
+        if (not all(map(is_linear, layers)) and not all(map(is_transposed, layers))) or any(
+            _has_own_hooks(part) for part in (*layers, *pair.between)
+        ):
             return None
         shards = [self._layers.divided(layer.weight) for layer in layers]
         found = [shard for shard in shards if shard is not None]
-        if len(found) < len(layers) or [shard.dim for shard in found] != [0] * len(pair.firsts) + [1]:
+        groups = [*[pair.groups] * len(pair.firsts), 1]
+        if [(shard.dim, shard.storage.kind.groups) for shard in found] != [*zip(dims_of(pair), groups, strict=True)]:
             return None
-        return found if _fit(found[:-1], found[-1].shape[1], len(found[-1].shares), pair.heads) else None
+        return found if _fit(pair, found, len(found[-1].shares)) else None
 
 
 class _BlockCall:
     """A call of a block that is under way."""
 
-    def __init__(self, block: nn.Module, layers: Layers, pairs: Sequence[tuple[Pair, list[LayerParameter]]]) -> None:
-        self._block, self._layers = block, layers
+    def __init__(self, block: nn.Module, layers: Layers, pairs: Sequence[tuple[Pair, list[LayerParameter]]], *, drops: bool) -> None:
+        self._block, self._layers, self._pairs, self._drops = block, layers, pairs, drops
         self._firsts = {id(first): (pair, shard) for pair, shards in pairs for first, shard in zip(pair.firsts, shards, strict=False)}
         self._seconds = {id(pair.second): (pair, shards[-1]) for pair, shards in pairs}
         self._under_way: Pair | None = None
         self._given: tuple[Any, Entered] | None = None  # what the firsts are given, and what they compute with
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Let the block go on with what the rank has of the results of its first layer, until the end of the ``with`` block."""
+        with ExitStack() as stack:
+            for pair, shards in self._pairs:
+                if pair.width:
+                    before = getattr(self._block, pair.width)
+                    stack.callback(setattr, self._block, pair.width, before)
+                    setattr(self._block, pair.width, sum(size for _, size in shards[-1].columns.pieces))
+                if pair.heads and self._drops:
+                    total = shards[-1].columns.total_size
+                    stack.enter_context(DroppedByHeads(shards[-1].columns.like(of=total // pair.heads[0])))
+            yield
 
     def call(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return what a submodule comes to on this rank; ``NotImplemented``: it is to be called as ever."""
@@ -141,7 +174,9 @@ class _BlockCall:
 
     def _first(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         pair, shard = self._firsts[id(module)]
-        is_usual = len(args) == 1 and not kwargs and is_value(args[0], shard.shape[1]) and self._layers.divided(module.weight) is shard
+        is_usual = (
+            len(args) == 1 and not kwargs and is_value(args[0], shard.shape[1 - shard.dim]) and self._layers.divided(module.weight) is shard
+        )
         if self._under_way not in (None, pair) or (self._under_way is pair and not is_usual):
             return self._refuse(module)
         if not is_usual or (self._under_way is None and module is not pair.firsts[0]):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..linear_layers import is_transposed
 from .elementwise import is_elementwise
 from .rule import Pair, Rule, register
 
@@ -60,9 +61,37 @@ def _is_plain(value: Any) -> bool:
 
 def _shows_no_heads(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     has_cache = not all(map(_is_plain, (*args, *kwargs.values())))  # by which name it is given is not the same in all versions
-    draws = module.training and getattr(module, "attention_dropout", 1.0)
-    return not has_cache and not draws and getattr(module.config, "_attn_implementation", None) == "sdpa"
+    return not has_cache and getattr(module.config, "_attn_implementation", None) == "sdpa"
+
+
+def _drops(module: Any) -> bool:
+    dropped = getattr(module, "attention_dropout", None)
+    return bool(module.training and (module.attn_dropout.p if dropped is None else dropped))
 
 
 for _model, _name in {"llama": "LlamaAttention", "mistral": "MistralAttention", "qwen2": "Qwen2Attention"}.items():
-    register(Rule(f"transformers.models.{_model}.modeling_{_model}.{_name}", _attention, holds_for=_shows_no_heads))
+    register(Rule(f"transformers.models.{_model}.modeling_{_model}.{_name}", _attention, holds_for=_shows_no_heads, drops=_drops))
+
+
+# Layers of GPT-2 have weights that are transposed, and one of them for queries, keys and values.
+
+
+def _gpt2_mlp(module: nn.Module) -> Sequence[Pair]:
+    first, activation, second = (getattr(module, name, None) for name in ("c_fc", "act", "c_proj"))
+    if not (isinstance(first, nn.Module) and isinstance(second, nn.Module) and is_transposed(first) and is_elementwise(activation)):
+        return ()
+    return [Pair((first,), (activation,) if isinstance(activation, nn.Module) else (), second)]
+
+
+def _gpt2_attention(module: Any) -> Sequence[Pair]:
+    first, second, heads = (getattr(module, name, None) for name in ("c_attn", "c_proj", "num_heads"))
+    if not (isinstance(first, nn.Module) and isinstance(second, nn.Module) and is_transposed(first) and isinstance(heads, int)):
+        return ()
+    if getattr(module, "is_cross_attention", True) or not isinstance(getattr(module, "split_size", None), int):
+        return ()
+    return [Pair((first,), (), second, heads=(heads,), groups=3, width="split_size")]
+
+
+_GPT2 = "transformers.models.gpt2.modeling_gpt2"
+register(Rule(f"{_GPT2}.GPT2MLP", _gpt2_mlp))
+register(Rule(f"{_GPT2}.GPT2Attention", _gpt2_attention, holds_for=_shows_no_heads, drops=_drops))

@@ -23,12 +23,18 @@ class Pair:
     heads : tuple of int
         Of an attention: how many heads each of `firsts` computes, of which each rank is to have as many as the others. Empty: each number
         of what is between belongs to one of `second`'s columns.
+    groups : int
+        How many results of the same size the only one of `firsts` computes, one behind the other: 3 where it has queries, keys and values.
+    width : str
+        The attribute of the block that says how wide each of these is. Empty: there is none.
     """
 
     firsts: tuple[nn.Module, ...]
     between: tuple[nn.Module, ...]
     second: nn.Module
     heads: tuple[int, ...] = ()
+    groups: int = 1
+    width: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,12 +51,15 @@ class Rule:
         Which of its methods the rule is about: a class derived from it that has another one is not meant.
     holds_for : callable
         Looks whether the pairs are some in a call with such arguments.
+    drops : callable
+        Looks whether ``F.scaled_dot_product_attention`` is to drop some weights in a call now.
     """
 
     kind: str
     pairs: Callable[[nn.Module], Sequence[Pair]]
     methods: tuple[str, ...] = ("forward",)
     holds_for: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], bool] = lambda _module, _args, _kwargs: True
+    drops: Callable[[nn.Module], bool] = lambda _module: False
 
 
 _RULES: dict[str, Rule] = {}

@@ -1,0 +1,56 @@
+"""Dropout of attention weights where a rank has some of the heads: drawn for all of them, as one process draws."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from .column_parallel import Columns
+
+_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
+
+
+def kept_of(heads: Columns, like: torch.Tensor, num_keys: int, dropped: float) -> torch.Tensor:
+    """Return which attention weights of the rank's heads stay, (N, h, L, S), for queries `like` theirs, (N, h, L, d)."""
+    ones = like.new_ones((like.shape[0], heads.total_size, like.shape[2], num_keys))
+    return heads.own(nn.functional.dropout(ones, dropped), 1).bool()
+
+
+def attention_without(
+    query: Any, key: Any, value: Any, added: Any, dropped: float, is_causal: bool, kept: torch.Tensor, **options: Any
+) -> torch.Tensor:
+    """Return what ``F.scaled_dot_product_attention`` returns where the weights that are not `kept` are dropped."""
+    result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(query, key, value, added, dropped, is_causal, kept, **options)[
+        0
+    ]
+    return result
+
+
+class DroppedByHeads(TorchFunctionMode):
+    """Has attention drop what one process drops, while it is in force.
+
+    Parameters
+    ----------
+    heads : Columns
+        Which of the heads are the rank's.
+    """
+
+    def __init__(self, heads: Columns) -> None:
+        super().__init__()
+        self._heads = heads
+
+    def __torch_function__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        """Run an operation."""
+        given = dict(zip(_NAMES, args, strict=False)) | (kwargs or {})
+        dropped = given.get("dropout_p", 0.0)
+        if func is not nn.functional.scaled_dot_product_attention or not dropped:
+            return func(*args, **(kwargs or {}))
+        query, key, mask = given["query"], given["key"], given.get("attn_mask")
+        if mask is not None and mask.dtype == torch.bool:  # which would be added as a number
+            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), -torch.inf)
+        kept = kept_of(self._heads, query, key.shape[-2], dropped)
+        options = {name: given[name] for name in ("scale", "enable_gqa") if name in given}
+        return attention_without(query, key, given["value"], mask, dropped, given.get("is_causal", False), kept, **options)
