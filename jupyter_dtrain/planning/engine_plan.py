@@ -135,20 +135,20 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
         updating = step.updating  # of the largest parameter, which one engine has
     passing = _between(step.ungraded, step.passing, gradients, step.gradients)
     whole = min(step.parameters, UNITS * step.largest) if Divided.PARAMETERS in info.divides and parts > 1 else 0
-    if info.by_blocks:
-        passing += gradients  # of one rank's part, which are added to those of the others
+    hands_on = info.by_blocks and step.work.hands_on
+    if info.by_blocks:  # those of one rank's part are added to those of the others
+        passing += gradients + (min(max(step.sizes, default=0), gradients) if hands_on else 0)
     if groups > 1:  # a stage lies on the engines of all groups, which fetch it to compute with it
         whole = max(whole, parameters)
         parameters, gradients, optimizer, updating = (-(-size // groups) for size in (parameters, gradients, optimizer, updating))
-    # Stages hand activations on from the third step on, and keep the buffers for gradients of the first two.
-    buffers = gradients if info.by_blocks and step.work.hands_on else 0
     return Plan(
         engines=number,
         strategy=info,
         parameters=parameters + whole + step.buffers,
         gradients=gradients,
         optimizer=optimizer,
-        activations=_activations(passing, gradients, step.remaining + updating) + buffers,
+        # Stages hand activations on from the third step on, and keep the buffers for gradients of the first two.
+        activations=_activations(passing, 0 if hands_on else gradients, step.remaining + updating),
         mesh=mesh,
     )
 
@@ -157,23 +157,38 @@ def _plan_by_columns(steps: Mapping[int, StepMemory], samples: int, info: Strate
     """Return what an engine takes that has its rows of large linear layers, and all else; `samples` are all of its group."""
     step, parts = steps[samples], number // groups
     rows, columns = _away(step, number, number), _away(step, number, parts)
-    divided = sum(layer.parameters for layer in step.layers if layer.is_divided(number))
     # Of what is kept between layers that belong together it has its columns.
     hidden = sum(call.hidden for call in step.work.linears if call.is_divided(number)) * samples // max(step.work.samples, 1)
     hidden = hidden * (parts - 1) // parts
-    fetched = divided - columns.parameters if groups > 1 else 0  # of the engine's columns, to compute with them
     gradients, optimizer = step.gradients - rows.gradients, step.optimizer - rows.optimizer
     updating = step.updating * (step.parameters - rows.parameters) // max(step.parameters, 1)
-    passing = _between(step.ungraded, step.passing, step.gradients - columns.gradients, step.gradients) - hidden
+    begin, most = _fetched(step, number, parts) if groups > 1 else (0, 0)
+    passing = _between(step.ungraded, step.passing, step.gradients - columns.gradients + most, step.gradients)
+    passing = max(passing, step.ungraded + begin) - hidden
     return Plan(
         engines=number,
         strategy=info,
         parameters=step.parameters + step.buffers - rows.parameters,
         gradients=gradients,
         optimizer=optimizer,
-        activations=_activations(passing + fetched, gradients, step.remaining + updating),
+        activations=_activations(passing, gradients, step.remaining + updating),
         mesh=mesh,
     )
+
+
+def _fetched(step: StepMemory, number: int, parts: int) -> tuple[int, int]:
+    """Return what an engine has fetched of its columns as a backward pass begins, and the most of that and gradients, beside these.
+
+    The graph keeps what it needs of a layer until it has come to it.
+    """
+    calls = [(call.parameters // parts, call.is_given_gradient) for call in step.work.linears if call.is_divided(number)]
+    begin = kept = sum(size for size, is_needed in calls if is_needed)
+    most = gradients = 0
+    for size, is_needed in reversed(calls):
+        gradients += size
+        most = max(most, kept + gradients)
+        kept -= size * is_needed
+    return begin, most - gradients
 
 
 def _away(step: StepMemory, number: int, parts: int) -> LayerMemory:

@@ -6,7 +6,6 @@ random numbers drawn, and the notebook sees nothing of it.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -15,13 +14,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn import functional as F
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import DataLoader, IterableDataset
 
 from ..errors import UsageError
+from .cell_batch import batch_size_of, first_batch, loss_of
 from .fake_update import Updated, num_bytes, update
 from .layer_calls import NO_RULES, Calls, Rules, is_divided_by_heads
 from .live_bytes import Lap, LayerMemory, LiveBytes, StepMemory, between
@@ -29,26 +27,6 @@ from .model_cut import groups_of
 from .step_work import LARGE, StepWork, Work
 
 Call = Callable[[nn.Module, Any], Any]
-
-
-def first_batch(loader: Any) -> Any:
-    """Return the first batch of a loader, made here and by no worker."""
-    if type(loader) is not DataLoader:
-        return next(iter(loader))
-    if isinstance(loader.dataset, IterableDataset):
-        rows = iter(loader.dataset)
-        return next(rows) if loader.batch_size is None else loader.collate_fn([*itertools.islice(rows, loader.batch_size)])
-    if loader.batch_sampler is None:
-        return loader.collate_fn(loader.dataset[next(iter(loader.sampler))])
-    indices = next(iter(loader.batch_sampler))
-    whole = getattr(loader.dataset, "__getitems__", None)
-    return loader.collate_fn(whole(indices) if whole is not None else [loader.dataset[index] for index in indices])
-
-
-def batch_size_of(batch: Any) -> int:
-    """Return the number of samples of a batch: how long most of its tensors are."""
-    lengths = [leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
-    return max(lengths, key=lengths.count) if lengths else 0
 
 
 def train_on_fakes(
@@ -59,6 +37,7 @@ def train_on_fakes(
     *,
     device: str,
     call: Call,
+    keeps_output: bool = True,
     rules: Rules = NO_RULES,
 ) -> tuple[int, dict[int, StepMemory]]:
     """Take two training steps on shares of a batch that an engine can have. The model and the optimizers are of no use afterwards.
@@ -76,6 +55,8 @@ def train_on_fakes(
         Where all of it is to be.
     call : callable
         Calls the model with a batch.
+    keeps_output : bool
+        Whether the cell has a name for what the model returns, which is there until the end of the step.
     rules : Rules
         Which layers engines compute together.
 
@@ -102,7 +83,7 @@ def train_on_fakes(
         work: StepWork | None = None
         for share in dict.fromkeys((shares[-1], shares[0])):
             part = tree_map(lambda leaf, share=share: _part(leaf, size, share, mode, device), batch)
-            passed = _passed(model, part, call, rules, work)
+            passed = _passed(model, part, call, rules, work, keeps_output=keeps_output)
             work = passed.work
             updated = updated or update(model, optimizers)
             ends[share] = _memory(model, optimizers, passed, updated, rules)
@@ -126,7 +107,7 @@ def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -
     return mode.from_tensor(part.detach()).to(device)
 
 
-def _passed(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None) -> _Passed:
+def _passed(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, *, keeps_output: bool) -> _Passed:
     """Go through a forward and a backward pass, and leave the gradients; what is computed is counted where it is not `known`."""
     work = Work()
     live, groups = LiveBytes(work if known is None else None), groups_of(model)
@@ -142,6 +123,8 @@ def _passed(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepW
         with calls.followed(groups, is_divided_by_columns) if known is None else nullcontext():
             output = call(model, batch)
         loss, name = loss_of(output, batch)
+        if not keeps_output:
+            del output
         loss.backward()
         lap = live.lap()
     for hook in hooks:
@@ -222,29 +205,3 @@ def _follow(optimizer: Optimizer, parameters: Mapping[int, nn.Parameter]) -> Non
     for group in optimizer.param_groups:
         group["params"] = [parameters.get(id(parameter), parameter) for parameter in group["params"]]
         group["capturable"] = False  # asks for a real GPU
-
-
-def loss_of(output: Any, batch: Any) -> tuple[torch.Tensor, str]:
-    """Return a loss as cells compute it from such an output and such a batch, and its name.
-
-    Parameters
-    ----------
-    output : object
-        Of the model. One that has a ``loss`` gives its own.
-    batch : object
-        Its last tensor is taken for the target.
-    """
-    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    if torch.is_tensor(own):
-        return own, "the model's own loss"
-    first = next(leaf for leaf in tree_leaves(output) if torch.is_tensor(leaf) and leaf.is_floating_point())
-    tensors = [leaf for leaf in tree_leaves(batch) if torch.is_tensor(leaf)]
-    target = tensors[-1] if len(tensors) > 1 else None
-    if target is not None and not target.is_floating_point():
-        if target.dim() == first.dim() - 1 and target.shape == (first.shape[0], *first.shape[2:]):
-            return F.cross_entropy(first, target.long()), "cross_entropy"
-        if first.dim() > 1 and target.numel() == first.numel() // first.shape[-1]:
-            return F.cross_entropy(first.flatten(0, -2), target.flatten().long()), "cross_entropy"
-    if target is not None and target.is_floating_point() and target.numel() == first.numel():
-        return F.mse_loss(first, target.view_as(first)), "mse_loss"
-    return first.square().mean(), "the mean square of the output"

@@ -83,7 +83,7 @@ class Calls:
                 handles.append(module.register_forward_hook(self._note_linear))
             elif heads is not None and not heads.why_not and is_divided_by_heads(heads):
                 handles.append(module.register_forward_pre_hook(self._begin))
-                note = functools.partial(self._note_heads, heads.number)
+                note = functools.partial(self._note_heads, heads)
                 handles.append(module.register_forward_hook(note, with_kwargs=True))
         for atom in atoms_of(self._model):
             group = min((group_of[id(parameter)] for parameter in atom.parameters()), default=-1)
@@ -105,7 +105,7 @@ class Calls:
         flops = 2 * tokens * module.weight.numel() * (3 if _has_gradient(given) else 2)
         place, out = self._places.get(id(module), ""), all_bytes(returned)
         hidden = self._hidden(module, out) if place == "second" else 0
-        self._linears.append(LinearCall(all_bytes(given), out, int(flops), _has_gradient(given), place, hidden=hidden))
+        self._linears.append(LinearCall(all_bytes(given), out, int(flops), _has_gradient(given), place, 0, hidden, _all_of(module)))
 
     def _begin(self, module: nn.Module, _: Any) -> None:
         self._begun[self._ends.get(id(module), id(module))] = self._now(), self._work.flops
@@ -113,11 +113,13 @@ class Calls:
     def _hidden(self, module: nn.Module, returned: int) -> int:
         return max(0, self._now() - self._begun[id(module)][0] - returned) if id(module) in self._begun else 0
 
-    def _note_heads(self, number: int, module: nn.Module, args: Any, kwargs: Any, returned: Any) -> None:
+    def _note_heads(self, heads: Any, module: nn.Module, args: Any, kwargs: Any, returned: Any) -> None:
         given = {id(one): one for one in (*args[:3], *(kwargs.get(name) for name in ("query", "key", "value"))) if torch.is_tensor(one)}
         passed = [one for one in given.values() if one.requires_grad]
+        size = sum(bytes_of(parameter) for parameter, *_ in heads.by_heads)
         flops, out = 3 * (self._work.flops - self._begun[id(module)][1]), all_bytes(returned)
-        self._linears.append(LinearCall(all_bytes(passed), out, flops, bool(passed), "heads", number, self._hidden(module, out)))
+        hidden = self._hidden(module, out)
+        self._linears.append(LinearCall(all_bytes(passed), out, flops, bool(passed), "heads", heads.number, hidden, size))
 
     def _note_atom(self, place: tuple[int, int], begun: int, given: Any, returned: Any) -> None:
         self._atoms.append(AtomCall(*place, all_bytes(given), all_bytes(returned), self._work.flops - begun, _has_gradient(given)))
@@ -159,6 +161,10 @@ def _in_chain(module: nn.Module) -> Iterator[nn.Module]:
     for part in module._modules.values():
         if part is not None:
             yield from _in_chain(part) if _is_chain(part) else (part,)
+
+
+def _all_of(layer: nn.Module) -> int:
+    return sum(map(bytes_of, layer.parameters(recurse=False)))
 
 
 def _has_gradient(values: Any) -> bool:

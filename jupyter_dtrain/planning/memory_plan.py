@@ -104,8 +104,12 @@ def measure(
     try:
         # In groups that divide layers each engine has all of the group's batch.
         numbers = sorted({1, *engines, *(groups for number in engines for groups in groups_of_engines(number))})
+        keeps_output = _keeps_output(tree, name)
         (size, steps), speeds = call_in_fork(
-            lambda: (train_on_fakes(model, optimizers, loader, numbers, device=device, call=call, rules=rules), measured_speeds()),
+            lambda: (
+                train_on_fakes(model, optimizers, loader, numbers, device=device, call=call, keeps_output=keeps_output, rules=rules),
+                measured_speeds(),
+            ),
             limit=limit,
         )
     except UsageError as error:
@@ -190,6 +194,13 @@ def table(found: Sequence[Plan]) -> str:
 def duration_text(seconds: float) -> str:
     """Return a duration as ``12 ms``, ``3.4 s``."""
     return f"{seconds * 1e3:.2g} ms" if seconds < 0.0995 else f"{seconds * 1e3:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _keeps_output(tree: ast.Module, name: str) -> bool:
+    """Return whether a cell has a name for what its model returns; where it does not call the model itself, as if it had."""
+    calls = {id(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name}
+    kept = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
+    return not calls or any(id(node.value) in calls for node in ast.walk(tree) if isinstance(node, kept))
 
 
 def _calls(tree: ast.Module, name: str, model: nn.Module) -> Call:

@@ -19,6 +19,7 @@ class LinearCall(NamedTuple):
 
     `place`: whether it is the ``first`` of a pair, its ``second``, an attention by ``heads`` or, with an empty word, none of these.
     `heads`: how many there are. `hidden`: bytes of what is kept between the layers of a pair, or in an attention.
+    `parameters`: bytes of those that are divided.
     """
 
     given: int
@@ -28,6 +29,7 @@ class LinearCall(NamedTuple):
     place: str
     heads: int = 0
     hidden: int = 0
+    parameters: int = 0
 
     def is_divided(self, engines: int) -> bool:
         """Return whether so many engines divide it."""

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.planning.cell_batch import batch_size_of
 from jupyter_dtrain.planning.engine_plan import plans
-from jupyter_dtrain.planning.fake_step import batch_size_of
 from jupyter_dtrain.planning.live_bytes import LiveBytes
 from jupyter_dtrain.planning.memory_plan import ROUGH, choice, measure, table
 from jupyter_dtrain.strategies import Divided, StrategyInfo, find
