@@ -6,8 +6,9 @@ random numbers drawn, and the notebook sees nothing of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,8 +21,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UsageError
 from .cell_batch import batch_size_of, first_batch, loss_of
+from .equal_blocks import EqualBlocks
 from .fake_update import Updated, num_bytes, update
-from .layer_calls import NO_RULES, Calls, Rules, is_divided_by_heads
+from .layer_calls import NO_RULES, Calls, Rules, is_divided_by_heads, is_wide
 from .live_bytes import Lap, LayerMemory, LiveBytes, StepMemory, between
 from .model_cut import groups_of
 from .step_work import LARGE, StepWork, Work
@@ -108,10 +110,22 @@ def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -
 
 
 def _passed(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, *, keeps_output: bool) -> _Passed:
-    """Go through a forward and a backward pass, and leave the gradients; what is computed is counted where it is not `known`."""
+    """Go through a forward and a backward pass, and leave the gradients; what is computed is counted where it is not `known`.
+
+    Equal blocks stand for each other, unless the model does something with them that needs each.
+    """
+    try:
+        return _pass(model, batch, call, rules, known, keeps_output=keeps_output, once=True)
+    except Exception:  # whatever it is: a model that cannot be called says so again
+        model.zero_grad()
+        return _pass(model, batch, call, rules, known, keeps_output=keeps_output, once=False)
+
+
+def _pass(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, *, keeps_output: bool, once: bool) -> _Passed:
     work = Work()
     live, groups = LiveBytes(work if known is None else None), groups_of(model)
     calls = Calls(model, rules, work, live.bytes_now)
+    blocks = EqualBlocks(model, live, work, calls)
     for value in (*model.parameters(), *model.buffers(), *tree_leaves(batch)):
         live.add(value)
     hooks = [
@@ -119,16 +133,20 @@ def _passed(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepW
         for parameter in model.parameters()
         if parameter.requires_grad
     ]
-    with live:
-        with calls.followed(groups, is_divided_by_columns) if known is None else nullcontext():
+    with ExitStack() as stack:
+        stack.callback(lambda: [hook.remove() for hook in hooks])
+        stack.enter_context(live)
+        with ExitStack() as calling:
+            if known is None:
+                calling.enter_context(calls.followed(groups, is_divided_by_columns))
+            if once:
+                stack.enter_context(blocks.once())
             output = call(model, batch)
         loss, name = loss_of(output, batch)
         if not keeps_output:
             del output
         loss.backward()
         lap = live.lap()
-    for hook in hooks:
-        hook.remove()
     flops, traffic, operations = work.lap()
     found = known or calls.found(StepWork(samples=batch_size_of(batch), flops=flops, traffic=traffic, operations=operations))
     return _Passed(lap, found, name, tuple(sum(map(num_bytes, group)) for group in groups))
@@ -171,6 +189,11 @@ def _layers(model: nn.Module, optimizers: Sequence[Optimizer], rules: Rules) -> 
     for heads in map(rules.heads_of, model.modules()):
         if heads is not None and not heads.why_not and is_divided_by_heads(heads):
             found |= {id(p): (p, heads.number, True) for p, *_ in heads.by_heads}
+    for pair in (pair for module in model.modules() for pair in rules.pairs_of(module)):
+        for layer in (*pair.firsts, pair.second):
+            rows, own = math.gcd(*pair.heads), [layer.weight, *([] if layer is pair.second else [layer.bias])]
+            if not isinstance(layer, nn.Linear) and is_wide(layer):
+                found |= {id(p): (p, rows or max(layer.weight.shape), bool(rows)) for p in own if p is not None}
     for parameter, rows, is_even in found.values():
         kept = [leaf for one in optimizers for leaf in tree_leaves(one.state.get(parameter, {})) if torch.is_tensor(leaf)]
         gradient = 0 if parameter.grad is None else num_bytes(parameter.grad)

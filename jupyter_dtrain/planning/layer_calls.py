@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -56,16 +57,18 @@ class Calls:
 
     def __init__(self, model: nn.Module, rules: Rules, work: Work, now: Callable[[], int]) -> None:
         self._model, self._rules, self._work, self._now = model, rules, work, now
-        self._linears: list[LinearCall] = []
+        self.linears: list[LinearCall] = []
         self._atoms: list[AtomCall] = []
         self._again: set[int] = set()  # modules whose parameters the backward pass needs
         self._begun: dict[int, tuple[int, int]] = {}  # bytes and FLOPs at the begin of a pair or an attention, by what ends it
         self._places: dict[int, str] = {}
+        self._heads: dict[int, int] = {}  # of pairs that compute attention, by layer
         self._ends: dict[int, int] = {}  # the last layer of a pair by its first
         for module in model.modules():
             for pair in rules.pairs_of(module):
                 self._places |= {id(first): "first" for first in pair.firsts} | {id(pair.second): "second"}
                 self._ends[id(pair.firsts[0])] = id(pair.second)
+                self._heads |= dict.fromkeys(map(id, (*pair.firsts, pair.second)), math.gcd(*pair.heads))
 
     @contextmanager
     def followed(self, groups: Sequence[Sequence[nn.Parameter]], is_divided: Callable[[nn.Module], bool]) -> Iterator[None]:
@@ -78,7 +81,7 @@ class Calls:
             if module._parameters:
                 handles.append(module.register_forward_hook(self._note_need))
             heads = self._rules.heads_of(module)
-            if is_divided(module):
+            if is_divided(module) or (id(module) in self._places and is_wide(module)):
                 handles.append(module.register_forward_pre_hook(self._begin))
                 handles.append(module.register_forward_hook(self._note_linear))
             elif heads is not None and not heads.why_not and is_divided_by_heads(heads):
@@ -96,16 +99,26 @@ class Calls:
             for handle in handles:
                 handle.remove()
 
+    def needs(self, module: nn.Module) -> bool:
+        """Return whether a backward pass needs the parameters of a module."""
+        return id(module) in self._again
+
+    def repeat(self, linears: Sequence[LinearCall], needed: Sequence[nn.Module]) -> None:
+        """Note calls as those that were noted before, of modules some of which a backward pass needs."""
+        self.linears += linears
+        self._again |= set(map(id, needed))
+
     def _note_need(self, module: nn.Module, given: Any, _: Any) -> None:
         if _has_gradient(given) or isinstance(module, nn.RNNBase):
             self._again.add(id(module))
 
     def _note_linear(self, module: Any, given: Any, returned: Any) -> None:
-        tokens = returned.numel() // module.out_features
+        tokens = returned.numel() // returned.shape[-1]
         flops = 2 * tokens * module.weight.numel() * (3 if _has_gradient(given) else 2)
         place, out = self._places.get(id(module), ""), all_bytes(returned)
         hidden = self._hidden(module, out) if place == "second" else 0
-        self._linears.append(LinearCall(all_bytes(given), out, int(flops), _has_gradient(given), place, 0, hidden, _all_of(module)))
+        heads, size, is_given = self._heads.get(id(module), 0), _all_of(module), _has_gradient(given)
+        self.linears.append(LinearCall(all_bytes(given), out, int(flops), is_given, place, heads, hidden, size))
 
     def _begin(self, module: nn.Module, _: Any) -> None:
         self._begun[self._ends.get(id(module), id(module))] = self._now(), self._work.flops
@@ -119,7 +132,7 @@ class Calls:
         size = sum(bytes_of(parameter) for parameter, *_ in heads.by_heads)
         flops, out = 3 * (self._work.flops - self._begun[id(module)][1]), all_bytes(returned)
         hidden = self._hidden(module, out)
-        self._linears.append(LinearCall(all_bytes(passed), out, flops, bool(passed), "heads", heads.number, hidden, size))
+        self.linears.append(LinearCall(all_bytes(passed), out, flops, bool(passed), "heads", heads.number, hidden, size))
 
     def _note_atom(self, place: tuple[int, int], begun: int, given: Any, returned: Any) -> None:
         self._atoms.append(AtomCall(*place, all_bytes(given), all_bytes(returned), self._work.flops - begun, _has_gradient(given)))
@@ -142,7 +155,7 @@ class Calls:
             fetched=fetched,
             units=units,
             large=sum(size for one in model.parameters() if (size := bytes_of(one)) >= LARGE and one.requires_grad),
-            linears=tuple(self._linears),
+            linears=tuple(self.linears),
             atoms=tuple(self._atoms),
             hands_on=not any(isinstance(module, kinds) for module in model.modules()),
         )
@@ -161,6 +174,11 @@ def _in_chain(module: nn.Module) -> Iterator[nn.Module]:
     for part in module._modules.values():
         if part is not None:
             yield from _in_chain(part) if _is_chain(part) else (part,)
+
+
+def is_wide(layer: nn.Module) -> bool:
+    """Return whether the weight of a layer of a pair is large enough to be divided."""
+    return bytes_of(layer._parameters.get("weight")) >= LARGE
 
 
 def _all_of(layer: nn.Module) -> int:

@@ -120,6 +120,7 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         self._most = self._ungraded = 0  # since the last lap
         self._now = self._graded = 0
+        self._outer: list[tuple[int, int]] = []  # the most before what is looked at by itself
         self._there: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # bytes, by the storage's address
         self._gradients: set[int] = set()
 
@@ -150,6 +151,25 @@ class LiveBytes(TorchDispatchMode):
     def bytes_now(self) -> int:
         """Return the bytes that there are."""
         return self._now
+
+    def begin(self) -> tuple[int, int]:
+        """Return what there is, and what beside gradients, and look for the most of both from now on."""
+        self._outer.append((self._most, self._ungraded))
+        self._most, self._ungraded = self._now, self._now - self._graded
+        return self._most, self._ungraded
+
+    def end(self) -> tuple[int, int]:
+        """Return the most since :meth:`begin`, and the most beside gradients."""
+        found = self._most, self._ungraded
+        most, ungraded = self._outer.pop()
+        self._most, self._ungraded = max(most, self._most), max(ungraded, self._ungraded)
+        return found
+
+    def spike(self, most: int, ungraded: int) -> None:
+        """Count so many bytes more than there are, for a moment; `ungraded`: beside gradients."""
+        self._most = max(self._most, self._now + most)
+        self._ungraded = max(self._ungraded, self._now - self._graded + ungraded)
+        self.peak = max(self.peak, self._most)
 
     def lap(self) -> Lap:
         """Return what there was since the last lap, and begin the next one."""

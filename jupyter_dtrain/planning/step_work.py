@@ -104,6 +104,14 @@ class Work:
         if count is not None:
             self.flops += int(count(*args, **kwargs, out_val=result))
 
+    def counts(self) -> tuple[int, int, int]:
+        """Return FLOPs, bytes and operations so far."""
+        return self.flops, self.traffic, self.operations
+
+    def set(self, counts: tuple[int, int, int], more: tuple[int, int, int]) -> None:
+        """Have counted so much, and `more`."""
+        self.flops, self.traffic, self.operations = (one + other for one, other in zip(counts, more, strict=True))
+
     def lap(self) -> tuple[int, int, int]:
         """Return FLOPs, bytes and operations since the last lap."""
         found = self.flops, self.traffic, self.operations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import copy
 import dataclasses
 
 import pytest
@@ -11,7 +12,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from jupyter_dtrain.engine.strategies.tensor_parallel import rules
 from jupyter_dtrain.errors import UsageError
+from jupyter_dtrain.planning import equal_blocks, fake_step, memory_plan
 from jupyter_dtrain.planning.cell_batch import batch_size_of
 from jupyter_dtrain.planning.engine_plan import plans
 from jupyter_dtrain.planning.live_bytes import LiveBytes
@@ -314,3 +317,72 @@ def test_what_cannot_be_predicted_is_said(values, says):
 def test_the_size_of_a_batch_is_how_long_most_of_its_tensors_are():
     assert batch_size_of({"x": torch.zeros(4, 3), "y": [torch.zeros(4), torch.zeros(2, 4)]}) == 4
     assert batch_size_of("text") == 0
+
+
+@pytest.mark.parametrize("kind", ["encoder", "residual"])
+def test_equal_blocks_are_gone_through_once_and_take_what_each_takes(monkeypatch, kind):
+    """What a step computes and keeps is what it is where each block is gone through, and the most of it but for what is soon freed."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True, dropout=0.1)
+    encoder = nn.Sequential(nn.Linear(8, 128), nn.TransformerEncoder(layer, 6), nn.Linear(128, 10))
+    blocks = nn.Sequential(nn.Conv2d(3, 16, 3), *[Residual(16) for _ in range(5)], nn.Flatten(), nn.LazyLinear(10))
+    model, inputs, target = {"encoder": (encoder, (16, 6, 8), (16, 6, 10)), "residual": (blocks, (16, 3, 8, 8), (16, 10))}[kind]
+    model(numbers(*inputs))
+    loader = DataLoader(TensorDataset(numbers(*inputs), numbers(*target)), batch_size=8)
+
+    def steps(*, each: bool):
+        calls: list[str] = []
+        original = fake_step._pass
+        stood = equal_blocks.EqualBlocks._stand
+
+        def one_pass(*args, **kwargs):
+            return original(*args, **{**kwargs, "once": not each})
+
+        def stand(blocks, *args):
+            calls.append("stands")
+            return stood(blocks, *args)
+
+        monkeypatch.setattr(memory_plan, "call_in_fork", lambda function, limit: function())
+        monkeypatch.setattr(fake_step, "_pass", one_pass)
+        monkeypatch.setattr(equal_blocks.EqualBlocks, "_stand", stand)
+        one = copy.deepcopy(model)
+        own = {"model": one, "optimizer": torch.optim.AdamW(one.parameters()), "loader": loader}
+        found = measure(CELL, own, engines=[2], device="cpu", rules=rules).steps
+        monkeypatch.undo()
+        return found, calls
+
+    (alone, no_calls), (found, calls) = steps(each=True), steps(each=False)
+    assert not no_calls
+    assert len(calls) == 2 * {"encoder": 4, "residual": 3}[kind], "on both shares, all but the first and the last"
+    for samples, step in found.items():
+        for name, value in vars(step).items():
+            expected = getattr(alone[samples], name)
+            assert value == (pytest.approx(expected, rel=0.05) if name in ("peak", "passing", "ungraded", "remaining") else expected), name
+
+
+class Remembers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(32, 32)
+
+    def forward(self, x):
+        self.seen = torch.tanh(self.layer(x))
+        return self.seen * 2
+
+
+class Looks(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Remembers() for _ in range(4))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x + torch.stack([vars(block)["seen"] for block in self.blocks]).sum(0)
+
+
+def test_a_model_that_looks_into_its_blocks_is_gone_through_as_it_is():
+    model = nn.Sequential(nn.Linear(32, 32), Looks())
+    loader = DataLoader(TensorDataset(numbers(16, 32), classes(32, 16)), 8)
+    values = {"model": model, "optimizer": torch.optim.SGD(model.parameters()), "loader": loader}
+    assert measure(CELL, values, engines=[2], device="cpu").steps[8].gradients == sum(one.nbytes for one in model.parameters())
