@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -10,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from .column_parallel import Columns
 
+_math = torch.ops.aten._scaled_dot_product_attention_math
 _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
@@ -23,10 +26,18 @@ def attention_without(
     query: Any, key: Any, value: Any, added: Any, dropped: float, is_causal: bool, kept: torch.Tensor, **options: Any
 ) -> torch.Tensor:
     """Return what ``F.scaled_dot_product_attention`` returns where the weights that are not `kept` are dropped."""
-    result: torch.Tensor = torch.ops.aten._scaled_dot_product_attention_math(query, key, value, added, dropped, is_causal, kept, **options)[
-        0
-    ]
+    _warned()
+    result: torch.Tensor = _math(query, key, value, added, dropped, is_causal, kept, **options)[0]
     return result
+
+
+@cache
+def _warned() -> None:
+    """Have PyTorch say now, where nobody hears it, what it says once: that a mask is for tests."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one = torch.ones(1, 1, 1, 1)
+        _math(one, one, one, None, 0.5, False, one.bool())
 
 
 class DroppedByHeads(TorchFunctionMode):
