@@ -146,7 +146,9 @@ class CellRun:
                 raise
         else:
             if outcome.failure is None or can_be_used(self._device):
-                return self._results.packed_with(outcome, self._value) if outcome.rank == 0 else outcome
+                # Where all go back to a snapshot, what there is now is nobody's, and may be on other ranks.
+                is_returned = outcome.rank == 0 and not outcome.goes_on
+                return self._results.packed_with(outcome, self._value) if is_returned else outcome
         step = self._reports.observer.step
         return Outcome(rank=self._task.rank, failure=self._failure, stopped=False, steps=step, device_failed=True)
 
@@ -191,7 +193,7 @@ class CellRun:
         held = self._shown.held
         outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, held=held)
         outcome = replace(outcome, count_targets=count_targets, go_back=go_back, full_batch=full_batch)
-        if not (count_targets or full_batch) and go_back is None:
+        if not outcome.goes_on:
             outcome = replace(outcome, states_missing=not strategy.collect(observer.step, LIMIT))
         self._value = value
         return outcome

@@ -222,3 +222,8 @@ class Outcome:
     from_snapshot: bool = False
     interrupted: bool = False
     device_failed: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether all ranks are to go on from an earlier step."""
+        return self.count_targets or bool(self.full_batch) or self.go_back is not None

@@ -123,6 +123,7 @@ SHARDED = (
     "gradients_with_a_graph",
     "hf_style",
     "kept_gradients",
+    "label_missing_late",
     "lazy_and_saved",
     "lbfgs",
     "own_backward",
