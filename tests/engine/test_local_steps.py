@@ -166,6 +166,11 @@ def test_numbers_that_something_else_has_are_averaged_in_each_step(ranks, name):
     assert any("parameters in every step, whose numbers something else has too" in line for line in notes)
 
 
+def test_a_model_that_is_averaged_before_each_call_is_told_of(ranks):
+    notes = ranks.call(2, trained, ADAM, CELLS["penalty in between"], "None", 4)[0]["notes"]
+    assert [line for line in notes if "averages parameters in every step, as the cell looks at them between a model's call" in line], notes
+
+
 def test_a_look_in_between_that_comes_late_is_an_error_of_pytorchs(ranks):
     """The graph has what was before the average; a cell that looks there from the first step on has it averaged before each call."""
     cell = looped(

@@ -71,8 +71,8 @@ class LocalParameters(ParameterMeans):
         found = [(p, note) for p in parameters_in(module) if (note := self._notes.get(p)) is not None]
         whole = not torch.is_grad_enabled()
         self._was_open = self._models.graph_open
-        for _, note in found:
-            note.model.each_call |= whole and self._models.graph_open
+        if whole and self._models.graph_open:
+            self._before_each_call([note for _, note in found])
         self.average([parameter for parameter, note in found if whole or note.model.each_call])
 
     def calling(self) -> AbstractContextManager[None]:
@@ -85,8 +85,8 @@ class LocalParameters(ParameterMeans):
             return original(module, *args, **kwargs)
         parameters = [parameter for parameter in parameters_in(module) if self._notes.get(parameter) is not None]
         if self._models.parts.current is None:
-            for note in filter(None, map(self._notes.get, parameters)):
-                note.model.each_call |= self._was_open  # the next time before the graph that is there
+            if self._was_open:  # the next time before the graph that is there
+                self._before_each_call([*filter(None, map(self._notes.get, parameters))])
             self.average(parameters)
         self._depth += 1
         try:
@@ -94,6 +94,15 @@ class LocalParameters(ParameterMeans):
                 return original(module, *args, **kwargs)
         finally:
             self._depth -= 1
+
+    def _before_each_call(self, notes: Sequence[Note]) -> None:
+        """Average the parameters of models before each of their calls from now on: a graph that has them is not to see it."""
+        if not all(note.model.each_call for note in notes):
+            self._say(
+                "`--sync-every` averages parameters in every step, as the cell looks at them between a model's call and the backward pass"
+            )
+        for note in notes:
+            note.model.each_call = True
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
         """Return what computes a later call: the model itself."""
@@ -133,8 +142,7 @@ class LocalParameters(ParameterMeans):
         """Let the cell look at parameters, which are averaged before, with those of their models. Collective, if they are ahead."""
         notes = [note for parameter in parameters if (note := self._notes.get(parameter)) is not None]
         if self._models.graph_open:
-            for note in notes:
-                note.model.each_call = True
+            self._before_each_call(notes)
         models = {note.model.number for note in notes if note.is_ahead}
         if models:
             self._say("`--sync-every` averages parameters where the cell looks at them")
