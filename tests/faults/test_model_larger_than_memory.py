@@ -1,4 +1,4 @@
-"""A model that engines have no room for, with what is kept of it: one with all of it is ended by the system, one with rows of it is not.
+"""A model that engines have no room for: one with all of it is ended by the system, one with rows of it, or under the plan for it, is not.
 
 The first engine, which puts all of it together at the end, has room.
 """
@@ -37,14 +37,14 @@ for x, y in loader:
 def test_who_has_all_of_it_is_ended_and_who_has_rows_is_not(module_notebook, control_groups):
     notebook = module_notebook()
     notebook.run(IMPORTS + MAKE)
-    for strategy in ("zero3", "auto"):
+    for options in ("--memory-limit 500M", "--strategy zero3", "--strategy auto"):  # beside what an engine has without a model
         groups = control_groups(MEMORY)
         notebook.run("%distribute start -n 4 --device cpu")
         notebook.run(MAKE)
         engines = notebook.engines()
         groups.limit(notebook.value(f"list({SESSION}.get().cluster.pids().values())"), but=engines[:1])
-        cell = notebook.start(f"%%distribute --engines 4 --strategy {strategy}\n{CELL}")
-        if strategy == "auto":
+        cell = notebook.start(f"%%distribute --engines 4 {options}\n{CELL}")
+        if "auto" in options:
             notebook.wait(lambda engines=engines: not all(map(psutil.pid_exists, engines)), "an engine that is ended", cell)
             assert cell.running
             notebook.interrupt()
@@ -54,5 +54,6 @@ def test_who_has_all_of_it_is_ended_and_who_has_rows_is_not(module_notebook, con
             notebook.finish(cell)
             assert cell.ok, cell
             assert notebook.value("len(losses)") == 4
+            assert ("memory" in options) == any(line.startswith("`--strategy auto` takes --") for line in cell.notices)
             assert all(map(psutil.pid_exists, engines))
         notebook.run("%distribute stop")
