@@ -170,10 +170,7 @@ def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) ->
     return f"`{plan.option}` would take {size_text(plan.total)} on each of {engines} engines, where {taken} takes {size_text(own.total)}."
 
 
-ROUGH = (
-    "Where linear layers are divided, and for meshes, memory may be 20 % more or less: hidden results of divided layers are counted whole, "
-    "and not all that groups fetch for a moment is known."
-)
+ROUGH = "Where linear layers are divided, and for meshes, memory may be 20 % more or less: not all that groups fetch for a moment is known."
 """What a table with such rows says below."""
 
 
