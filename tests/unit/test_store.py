@@ -270,7 +270,7 @@ def test_several_kernels_write_to_one_new_folder_at_once(store):
 
 def test_tables_that_another_kernel_makes_while_they_are_looked_for_are_ours(store, monkeypatch):
     """Their version and their names are of one moment: else there are tables, and no version of them."""
-    connect, looked = sqlite3.connect, []
+    connect, looked = sqlite3.connect, list[str]()
 
     class Beside(sqlite3.Connection):
         def execute(self, statement, *arguments):
@@ -283,7 +283,7 @@ def test_tables_that_another_kernel_makes_while_they_are_looked_for_are_ours(sto
                     create_schema(other)  # it may as well be told to wait
             return super().execute(statement, *arguments)
 
-    monkeypatch.setattr(connections.sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Beside))
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **options: connect(*args, **options, factory=Beside))
     run_id = start(store)
     assert len(looked) == 1
     assert [run.run_id for run in store.list_runs()] == [run_id]
