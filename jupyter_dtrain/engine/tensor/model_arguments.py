@@ -71,7 +71,7 @@ class ModelArguments:
     def _own(self, value: Any, placement: Shard) -> Any:
         if isinstance(value, GlobalTensor):
             self._rules.used = True
-            self._rules.take_back(value)
+            self._rules.take_back(value, by_array=value._state.is_lent)
             of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
             return to_local(value) if of_batch else self._rules.full_tensor(value)
         if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):

@@ -127,6 +127,8 @@ class GlobalState:
         Of a result of a model: the plain tensor that it was, and the node of this one in the graph.
     is_uncounted : bool
         It may be written to without another version, by what its ``.data`` is.
+    is_lent : bool
+        The cell has had its numbers as an array, which shares memory with the full tensor.
     """
 
     placement: Placement
@@ -135,6 +137,7 @@ class GlobalState:
     deferred: tuple[int, Any] | None = None  # of a module that is made of these tensors
     source: tuple[torch.Tensor, torch.autograd.graph.Node | None] | None = None
     is_uncounted: bool = False
+    is_lent: bool = False
 
     def forget(self) -> None:
         """Know nothing of the numbers any more: they are others, and no version says so."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
+from ...tensor.ops.operands import same_bytes
 from .sharded_rows import quiet
 
 
@@ -118,12 +119,8 @@ class ParameterWrites(ABC):
         """
         if self.is_lent and self.full is not None:
             with quiet():
-                if not _same_bytes(self.full[self.own], self.rows):
+                if not same_bytes(self.full[self.own], self.rows):
                     raise RuntimeError(
                         "There was written to a parameter by NumPy, or another way that PyTorch does not count, "
                         f"which `--strategy {self.strategy}` cannot follow. Write with `torch.no_grad()`, or take `--strategy auto`."
                     )
-
-
-def _same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    return torch.equal(left.contiguous().view(-1).view(torch.uint8), right.contiguous().view(-1).view(torch.uint8))

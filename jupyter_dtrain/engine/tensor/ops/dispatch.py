@@ -24,7 +24,7 @@ from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, KeptFull, Partial, Shard
 from ..redistribute import Exchange
-from .operands import NeedsFullTensor, at, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
+from .operands import NeedsFullTensor, at, changes_in_place, globals_in, has_graph, requires_grad, same_bytes, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -73,7 +73,7 @@ class Rules:
         self.used = True
         for arg in args:
             if type(arg) is GlobalTensor and arg._state.full is not None:
-                self.take_back(arg)
+                self.take_back(arg, by_array=arg._state.is_lent)
         if self.viewed:  # `args` may be others that share memory with them
             self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
         if kwargs and kwargs.get("out") is not None:
@@ -168,8 +168,10 @@ class Rules:
         finally:
             self.transforms -= 1
 
-    def take_back(self, tensor: GlobalTensor) -> bool:
+    def take_back(self, tensor: GlobalTensor, *, by_array: bool = False) -> bool:
         """Write into the part ``(b, …)`` what the cell has written into the whole ``(B, …)``: ``image = x[0]; image *= 2``.
+
+        `by_array`: by an array of NumPy's perhaps, which shares its memory, and counts nothing.
 
         Returns
         -------
@@ -180,9 +182,10 @@ class Rules:
         if kept is None or not isinstance(tensor.placement, Shard):
             return False
         _, whole, version = kept
-        if whole._version != version:
-            with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
-                tensor.copy_(whole[at(tensor.placement.dim, tensor.placement.loaded)])
+        own = at(tensor.placement.dim, tensor.placement.loaded)
+        with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
+            if whole._version != version or (by_array and not same_bytes(whole[own], tensor)):
+                tensor.copy_(whole[own])
                 tensor._state.full = KeptFull(tensor._version, whole, whole._version)
         return bool(whole._use_count() > 1)  # type: ignore[attr-defined]  # which PyTorch does not declare
 

@@ -29,6 +29,11 @@ def blank_like(part: torch.Tensor, dim: int, total: int) -> torch.Tensor:
     return made.permute([order.index(number) for number in range(part.dim())])
 
 
+def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
+    """Return whether two tensors of one shape and type have the same bytes, whatever is NaN in them."""
+    return torch.equal(left.contiguous().view(-1).view(torch.uint8), right.contiguous().view(-1).view(torch.uint8))
+
+
 def changes_in_place(func: Any) -> bool:
     """Return whether `func` writes into its first operand."""
     name = getattr(func, "__name__", "")

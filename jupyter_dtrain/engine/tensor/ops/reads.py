@@ -9,9 +9,13 @@ import torch
 from ..placement_types import GlobalTensor, Partial
 from .dispatch import Rules
 
+_LENDING = frozenset((torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__))
+
 
 def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Read values: what is asked for needs the whole tensor."""
+    if args and isinstance(args[0], GlobalTensor) and func in _LENDING:
+        args[0]._state.is_lent = True
     return rules.on_wholes(func, args, kwargs)
 
 
