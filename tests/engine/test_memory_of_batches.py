@@ -154,6 +154,78 @@ for x, y in loader:
     read(x); v = x.as_strided((3,), (1,), 0); read(v); x.mul_(2); read(v)
 """,
 }
+IN_PLACE = {
+    "requires_grad_": """
+for x, y in loader:
+    read(x); x.requires_grad_(); F.mse_loss(model(x), y).backward(); read(x.grad); seen.append(x.requires_grad)
+""",
+    "requires_grad=": """
+for x, y in loader:
+    read(x); x.requires_grad = True; F.mse_loss(model(x), y).backward(); read(x.grad)
+""",
+    "requires numpy": """
+for x, y in loader:
+    a = x.numpy(); x.requires_grad_(True); l = F.mse_loss(model(x), y); g, = torch.autograd.grad(l, x); read(g); seen.append(a.tolist())
+""",
+    "fgsm": """
+for x, y in loader:
+    seen.append(x.numpy().sum().item()); x.requires_grad = True; F.mse_loss(model(x), y).backward()
+    adv = (x + 0.1 * x.grad.sign()).clamp(0, 1).detach(); read(adv); step(adv, y)
+""",
+    "unsqueeze_": """
+for x, y in loader:
+    read(x); x.unsqueeze_(1); read(x); x.squeeze_(1); read(x); step(x, y)
+""",
+    "unsqueeze_ unread": """
+for x, y in loader:
+    x.unsqueeze_(1); read(x); x.squeeze_(1); step(x, y)
+""",
+    "t_": """
+for x, y in loader:
+    read(x); x.t_(); read(x); x.t_(); step(x, y)
+""",
+    "transpose_": """
+for x, y in loader:
+    read(x); x.transpose_(0, 1); read(x); x.swapaxes_(0, 1); step(x, y)
+""",
+    "detach_": """
+for x, y in loader:
+    o = model(x); o.detach_(); read(o); kept.append(o)
+""",
+    "out squeeze_": """
+for x, y in loader:
+    o = model(x).detach(); read(o); o.squeeze_(1); read(o); kept.append(o)
+""",
+    "zero_grad array": """
+for x, y in loader:
+    x.requires_grad_(); F.mse_loss(model(x), y).backward(); read(x.grad); x.grad.zero_(); F.l1_loss(model(x), y).backward(); read(x.grad)
+""",
+    "set_": """
+for x, y in loader:
+    read(x); x.set_(y.expand(-1, 3).contiguous()); read(x); step(x, y)
+""",
+    "swap": """
+for x, y in loader:
+    read(x, y); torch.utils.swap_tensors(x, y); read(x, y)
+""",
+    "normal_": """
+for x, y in loader:
+    read(x); x.normal_(); read(x); x.uniform_(); read(x); x.bernoulli_(0.5); read(x); step(x, y)
+""",
+    "sub type": """
+for x, y in loader:
+    read(x); x = x.half().double(); read(x); x.mul_(2); read(x); step(x, y)
+""",
+    "a sample of another shape": """
+for x, y in loader:
+    v = x[0]; read(x); x.unsqueeze_(1); v.mul_(2); read(x); x.add_(1); read(v); x.squeeze_(1); step(x, y)
+""",
+    "hidden.detach_()": """
+for x, y in loader:
+    h = torch.tanh(model[0](x)); read(h.detach()); F.mse_loss(model[2](h), y).backward()
+    h.detach_(); seen.append(h.requires_grad); kept.append(h)
+""",
+}
 
 
 @pytest.fixture(scope="module")
@@ -178,3 +250,8 @@ def test_arrays_of_a_batch(ranks, name):
 @pytest.mark.parametrize("name", one_of(3, VIEWS))
 def test_views_of_a_batch(ranks, name):
     check(ranks, VIEWS[name])
+
+
+@pytest.mark.parametrize("name", one_of(2, IN_PLACE))
+def test_what_changes_a_batch_in_place(ranks, name):
+    check(ranks, IN_PLACE[name])

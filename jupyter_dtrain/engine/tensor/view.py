@@ -26,7 +26,7 @@ from .materialize import materialize
 from .model_arguments import ModelArguments
 from .ops.autograd import read_gradients_followed
 from .ops.dispatch import Rules
-from .ops.table import ON_PARTS, REFUSING, TABLE
+from .ops.table import ON_PARTS, REFUSING, RESHAPING, TABLE
 from .placement_types import GlobalTensor, Partial, Shard
 from .recompute import checked_by_parts
 from .redistribute import Exchange, was_exchanged
@@ -69,7 +69,17 @@ class GlobalView:
     ) -> None:
         self._world_size = world_size
         self._exchange = exchange or Exchange()
-        self._rules = Rules(TABLE, self._exchange, rank, world_size, on_whole, REFUSING, count_targets=count_targets, on_parts=ON_PARTS)
+        self._rules = Rules(
+            TABLE,
+            self._exchange,
+            rank,
+            world_size,
+            on_whole,
+            REFUSING,
+            count_targets=count_targets,
+            on_parts=ON_PARTS,
+            reshaping=RESHAPING,
+        )
         self._hooks = GradientHooks(self._rules)
         self.functions = OwnFunctions(self._rules)
         self.arguments = ModelArguments(self._rules)

@@ -63,6 +63,7 @@ class Rules:
     used: bool = False  # an operation, or a model, has been given a part of something
     transforms: int = 0  # of torch.func that are under way, one in another
     on_parts: Container[Rule] = ()  # rules that exchange nothing
+    reshaping: Container[Any] = ()  # functions that change a tensor in place, and none of its numbers
     num_all: int = 0  # ranks of the run, where batches are sharded over fewer: what spans all of them has no other rules
 
     def __post_init__(self) -> None:
@@ -82,7 +83,7 @@ class Rules:
             # Of what was computed before the transform, from parts; and what follows is computed on wholes.
             found = self.table[inspect.unwrap(func)](self, func, args, kwargs)
             return tuple(None if tensor is None else self.exchange.full_in_transform(tensor) for tensor in found)
-        if self.transforms or (args and self._is_read(args[0]) and changes_in_place(func)):
+        if self.transforms or (args and self.is_read(args[0]) and changes_in_place(func) and func not in self.reshaping):
             return self.on_wholes(func, args, kwargs)
         if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
             return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
@@ -138,12 +139,17 @@ class Rules:
         if version is not None and not result.is_inference():
             if not requires_grad(tensor):
                 result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
-            tensor._state.full = KeptFull(version, result, result._version)
-            if isinstance(tensor.placement, Shard):
-                self.viewed = [*self.viewed[1 - _MOST_VIEWED :], tensor]
+            self.keep(tensor, result)
         return result
 
-    def _is_read(self, tensor: Any) -> bool:
+    def keep(self, tensor: GlobalTensor, whole: torch.Tensor) -> None:
+        """Keep the whole of `tensor`, of which the cell may take samples, until the tensor is changed."""
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor._state.full = KeptFull(tensor._version, whole, whole._version)
+        if isinstance(tensor.placement, Shard):
+            self.viewed = [*(other for other in self.viewed[1 - _MOST_VIEWED :] if other is not tensor), tensor]
+
+    def is_read(self, tensor: Any) -> bool:
         """Return whether the whole of `tensor` is kept as it is now: the cell may hold samples of it, which are to change with it."""
         kept = tensor._state.full if type(tensor) is GlobalTensor else None
         return kept is not None and kept.version == self._version_of(tensor)

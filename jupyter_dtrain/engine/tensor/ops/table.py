@@ -24,6 +24,7 @@ from .reductions import FFT_NAMES, NAMES, all_or_any, along, extreme, inner, mea
 from .views import (
     IN_PLACE,
     count,
+    detach_in_place,
     expand,
     flatten,
     move,
@@ -66,7 +67,7 @@ multi_margin_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss 
 _ALONG = """softmax log_softmax softmin argmax argmin cumsum cumprod logsumexp sort argsort topk kthvalue median mode
 prod std var norm amax amin nanmedian
 flip normalize glu count_nonzero aminmax cummax cummin logcumsumexp nansum nanmean"""
-_KEEPS = """detach clone contiguous requires_grad_ detach_ cpu cuda pin_memory share_memory_ alias zero_"""
+_KEEPS = """detach clone contiguous requires_grad_ cpu cuda pin_memory share_memory_ alias zero_"""
 _CONVERTS = "to type double float half bfloat16 long int short char byte bool type_as"
 _MATRICES = """cholesky inv inverse det slogdet logdet solve solve_triangular cholesky_solve eigh eigvalsh svd svdvals qr pinv pinverse
 matrix_exp matrix_power"""
@@ -159,6 +160,7 @@ def _table() -> dict[Any, Rule]:
     add(_of_numbers(unflatten), _named("unflatten", torch, torch.Tensor))
     add(_of_numbers(move), _named("movedim moveaxis", torch, torch.Tensor))
     add(_of_numbers(reshape_in_place), IN_PLACE)
+    add(detach_in_place, _named("detach_", torch, torch.Tensor))
     add(_of_numbers(squeeze), [torch.squeeze, torch.Tensor.squeeze])
     add(_of_numbers(unsqueeze), [torch.unsqueeze, torch.Tensor.unsqueeze])
     add(_of_numbers(permute), _named("permute transpose swapaxes swapdims t", torch, torch.Tensor))
@@ -217,3 +219,5 @@ ON_PARTS: frozenset[Rule] = frozenset((elementwise, keeps, to_dtype, shape, coun
 """Rules by which a tensor that other ranks than those of a batch have the parts of is computed with as well."""
 TABLE: Mapping[Any, Rule] = _table()
 """The rule of each function that has one."""
+RESHAPING: frozenset[Any] = frozenset((*IN_PLACE, *_named("requires_grad_ detach_ share_memory_", torch, torch.Tensor)))
+"""Functions that change a tensor in place, and none of its numbers."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from ..placement_types import GlobalState, GlobalTensor, Partial, Placement, Shard, from_local
+from ..placement_types import GlobalState, GlobalTensor, Partial, Placement, Shard, from_local, to_local
 from .dispatch import Rules
-from .operands import NeedsFullTensor, dims_of, global_shape, ndim_of, the_shard
+from .operands import NeedsFullTensor, dims_of, global_shape, ndim_of, requires_grad, the_shard
 
 
 def shape(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -105,6 +105,7 @@ IN_PLACE = tuple(_ELSEWHERE)
 def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``unsqueeze_`` and its kin: the tensor itself gets another shape, and placement."""
     tensor = args[0]
+    kept = tensor._state.full if rules.is_read(tensor) else None
     if isinstance(tensor, GlobalTensor) and isinstance(tensor.placement, Partial):  # a part has the shape of the whole
         rules.local(func, args, kwargs)
         placement: Placement = tensor.placement
@@ -115,7 +116,19 @@ def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dic
         with torch._C.DisableTorchFunctionSubclass():
             tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
         placement = result.placement
-    tensor._state = GlobalState(placement, source=tensor._state.source)  # what else was known is in the shape that it had
+    before = tensor._state
+    tensor._state = GlobalState(placement, source=before.source, is_uncounted=before.is_uncounted, is_lent=before.is_lent)
+    if kept is not None:  # samples that the cell has taken go on to be views of it; what else was known is in the shape that it had
+        rules.keep(tensor, func(kept.tensor, *args[1:], **kwargs))
+    return tensor
+
+
+def detach_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``detach_``, which PyTorch refuses for views, as parts are of what a model has returned."""
+    tensor = args[0]
+    if isinstance(tensor, GlobalTensor) and requires_grad(tensor):
+        with torch._C.DisableTorchFunctionSubclass():
+            torch.utils.swap_tensors(tensor, from_local(to_local(tensor).detach(), tensor.placement))
     return tensor
 
 
