@@ -36,6 +36,28 @@ for x, y in loader:
     for i in range(len(a)): a[i] = a[i] / a[i].sum()
     read(x); step(x, y)
 """,
+    "arrays of samples": """
+def scaled(image): a = image.numpy(); a /= a.max()
+for x, y in loader:
+    for i in range(len(x)): scaled(x[i])
+    read(x); step(x, y)
+""",
+    "arrays of rows": """
+def scaled(image): image.numpy()[:] *= 0.5
+for x, y in loader:
+    for image in x: scaled(image)
+    step(x, y); read(x)
+""",
+    "an array of the last sample": """
+for x, y in loader: read(x[-1]); a = np.asarray(x[-1]); a[1] = 4; step(x, y); read(x)
+""",
+    "a model that writes into its input": """
+inplace = nn.Sequential(nn.Hardtanh(0.2, 0.6, inplace=True), model)
+for x, y in loader:
+    a = x.numpy(); b = a.copy()
+    with torch.no_grad(): inplace(x)
+    kept.append(x + 0); read(x); seen.append(b.tolist())
+""",
 }
 VIEWS = {
     "row view": """

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch._ops import OpOverload
-from torch.autograd import forward_ad
 
 from ....capture.library_patches import original
 from ....serialization.stand_ins import stands_for
@@ -24,19 +23,18 @@ from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, KeptFull, Partial, Shard
 from ..redistribute import Exchange
-from .operands import NeedsFullTensor, at, changes_in_place, globals_in, has_graph, requires_grad, same_bytes, tensors_in
+from .kept_fulls import KeptFulls
+from .operands import NeedsFullTensor, at, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
-_MOST_VIEWED = 8
-"""Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
 
 
 @dataclass
-class Rules:
+class Rules(KeptFulls):
     """Runs operations on global tensors.
 
     Parameters
@@ -59,9 +57,7 @@ class Rules:
     read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
     count_targets: bool = False  # in every batch: one has come that is ignored
-    viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
     used: bool = False  # an operation, or a model, has been given a part of something
-    transforms: int = 0  # of torch.func that are under way, one in another
     on_parts: Container[Rule] = ()  # rules that exchange nothing
     reshaping: Container[Any] = ()  # functions that change a tensor in place, and none of its numbers
     num_all: int = 0  # ranks of the run, where batches are sharded over fewer: what spans all of them has no other rules
@@ -74,7 +70,7 @@ class Rules:
         self.used = True
         for arg in args:
             if type(arg) is GlobalTensor and arg._state.full is not None:
-                self.take_back(arg, by_array=arg._state.is_lent)
+                self.take_back(arg, by_array=arg._state.is_lent and not _is_one_sample(func, args))
         if self.viewed:  # `args` may be others that share memory with them
             self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
         if kwargs and kwargs.get("out") is not None:
@@ -130,7 +126,7 @@ class Rules:
 
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         # A cell that walks through a batch reads it entry by entry: exchange it once.
-        version = self._version_of(tensor)
+        version = self.version_of(tensor)
         cached = tensor._state.full
         if cached is not None and cached.version == version and cached.tensor.requires_grad == requires_grad(tensor):
             return cached.tensor
@@ -142,29 +138,6 @@ class Rules:
             self.keep(tensor, result)
         return result
 
-    def keep(self, tensor: GlobalTensor, whole: torch.Tensor) -> None:
-        """Keep the whole of `tensor`, of which the cell may take samples, until the tensor is changed."""
-        with torch._C.DisableTorchFunctionSubclass():
-            tensor._state.full = KeptFull(tensor._version, whole, whole._version)
-        if isinstance(tensor.placement, Shard):
-            self.viewed = [*(other for other in self.viewed[1 - _MOST_VIEWED :] if other is not tensor), tensor]
-
-    def is_read(self, tensor: Any) -> bool:
-        """Return whether the whole of `tensor` is kept as it is now: the cell may hold samples of it, which are to change with it."""
-        kept = tensor._state.full if type(tensor) is GlobalTensor else None
-        return kept is not None and kept.version == self._version_of(tensor)
-
-    def _version_of(self, tensor: GlobalTensor) -> int | None:
-        """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
-        with torch._C.DisableTorchFunctionSubclass():
-            if tensor.is_inference() or tensor._state.is_uncounted or forward_ad._current_level >= 0:
-                return None
-            if tensor.requires_grad and (
-                tensor.is_leaf or self.transforms or not torch.is_grad_enabled() or not isinstance(tensor.placement, Shard)
-            ):
-                return None
-            return tensor._version
-
     @contextmanager
     def in_transform(self) -> Iterator[None]:
         """Compute on whole tensors: a transform of torch.func is given a function that may know a batch."""
@@ -173,27 +146,6 @@ class Rules:
             yield
         finally:
             self.transforms -= 1
-
-    def take_back(self, tensor: GlobalTensor, *, by_array: bool = False) -> bool:
-        """Write into the part ``(b, …)`` what the cell has written into the whole ``(B, …)``: ``image = x[0]; image *= 2``.
-
-        `by_array`: by an array of NumPy's perhaps, which shares its memory, and counts nothing.
-
-        Returns
-        -------
-        bool
-            Whether there may be more to come: the cell holds samples of the whole.
-        """
-        kept = tensor._state.full
-        if kept is None or not isinstance(tensor.placement, Shard):
-            return False
-        _, whole, version = kept
-        own = at(tensor.placement.dim, tensor.placement.loaded)
-        with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
-            if whole._version != version or (by_array and not same_bytes(whole[own], tensor)):
-                tensor.copy_(whole[own])
-                tensor._state.full = KeptFull(tensor._version, whole, whole._version)
-        return bool(whole._use_count() > 1)  # type: ignore[attr-defined]  # which PyTorch does not declare
 
     def _into(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func` with ``out=``: what it comes to is written there."""
@@ -225,6 +177,7 @@ class Rules:
         result = func(*self.full_tensor(args), **given)
         for tensor in into:
             self._take(tensor, wholes[id(tensor)])
+        self.lend(result, args)
         return kwargs["out"] if into else result
 
     def _to_change(self, tensor: GlobalTensor) -> torch.Tensor:
@@ -244,6 +197,11 @@ class Rules:
             tensor.copy_(part)
             if kept is not None and kept.tensor is changed:
                 tensor._state.full = KeptFull(tensor._version, changed, changed._version)
+
+
+def _is_one_sample(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether a sample is asked for, which is one of the full tensor: a cell walks through a batch so."""
+    return func is torch.Tensor.__getitem__ and isinstance(args[1], int)
 
 
 def _below_autograd() -> bool:
