@@ -9,6 +9,7 @@
     ├── CellError           the user's cell raised on the engines (named after what it raised)
     ├── DataError           rows that cannot be read
     ├── StoreError          the record of runs cannot be read or written; training is not affected
+    │   └── NoRunsError     nothing was written to it yet
     ├── CheckpointError     a checkpoint that cannot be written or read
     └── ProtocolError       a message from another version of this project
 
