@@ -84,7 +84,7 @@ def same(found: list[dict[str, Any]]) -> list[str]:
     return [apart for other in found[1:] if (apart := difference(other["compared"], found[0]["compared"])) is not None]
 
 
-@pytest.mark.parametrize("name", one_of(2, CELLS))
+@pytest.mark.parametrize("name", one_of(3, CELLS))
 @pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_all_ranks_read_the_same_and_end_with_the_same(ranks, name, size):
     found = ranks.call(size, trained, ADAM, CELLS[name], f"({COMPARE}, {COMPARE_KEPT})", 4)
@@ -146,7 +146,7 @@ def test_sgd_whose_parameters_are_looked_at_in_each_step_is_that_of_one_process(
     assert [line for line in found[0]["notes"] if "averages parameters where the cell looks at them (line " in line], found[0]["notes"]
 
 
-@pytest.mark.parametrize("name", one_of(2, SAVING))
+@pytest.mark.parametrize("name", one_of(3, SAVING))
 def test_bytes_are_saved_where_nothing_is_looked_at_in_each_step(ranks, name):
     cell, wide = CELLS[name].replace("range(4)", "range(8)"), ADAM.replace("16", "400")
     plain, found = (ranks.call(2, trained, wide, cell, "None", every)[0]["bytes"] for every in (1, 8))
