@@ -31,7 +31,7 @@ class StartedCluster:
     ],
 )
 def test_the_last_line_says_that_the_engines_are_ready(warm, said, told):
-    shown = []
+    shown: list[str] = []
 
     def start(tell):
         for sentence in said:
