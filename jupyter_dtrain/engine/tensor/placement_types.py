@@ -128,7 +128,7 @@ class GlobalState:
     is_uncounted : bool
         It may be written to without another version, by what its ``.data`` is.
     is_lent : bool
-        The cell has had its numbers as an array, which shares memory with the full tensor.
+        The cell has had the full tensor as an array of NumPy's, or a view of it, by which that may be written to without another version.
     """
 
     placement: Placement

@@ -11,14 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from ..zero3.parameter import ASKS_FOR_NO_NUMBERS, name_of
+from ..zero3.parameter import ASKS_FOR_NO_NUMBERS, FollowedParameter, name_of
 from ..zero3.sharded_rows import quiet
 
 _ENGINE = Path(__file__).parents[2]
 _OWN = tuple(str(_ENGINE / folder) for folder in ("forward", "backward"))
 
 
-class LocalParameter(nn.Parameter):
+class LocalParameter(FollowedParameter):
     """A parameter on which operations are seen that Python starts. Its class attribute `looked` runs them while a run steps locally."""
 
     looked: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None] = None
@@ -31,18 +31,6 @@ class LocalParameter(nn.Parameter):
             with quiet():  # what takes part in calls and passes looks at the rank's own
                 return func(*args, **(kwargs or {}))
         return cls.looked(func, args, kwargs or {})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a plain parameter: a copy is none of the model's."""
-        if id(self) not in memo:
-            with torch.no_grad():
-                copy = nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
-            memo[id(self)] = copy
-        return memo[id(self)]
-
-    def __reduce_ex__(self, _protocol: Any) -> Any:
-        """Return what makes a plain parameter."""
-        return nn.Parameter, (self.detach().clone(), self.requires_grad)
 
 
 LocalParameter.__name__ = LocalParameter.__qualname__ = "Parameter"

@@ -31,7 +31,23 @@ def name_of(func: Any) -> tuple[str, str]:
     return (func.__self__.__name__, name) if name in ("__get__", "__set__", "__delete__") else (name, "")
 
 
-class Zero3Parameter(nn.Parameter):
+class FollowedParameter(nn.Parameter):
+    """A parameter on which operations are seen that Python starts. What is made of it elsewhere is a plain one."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Return a plain parameter: a copy is none of the model's."""
+        if id(self) not in memo:
+            with torch.no_grad():
+                copy = nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
+            memo[id(self)] = copy
+        return memo[id(self)]
+
+    def __reduce_ex__(self, _protocol: Any) -> Any:
+        """Return what makes a plain parameter."""
+        return nn.Parameter, (self.detach().clone(), self.requires_grad)
+
+
+class Zero3Parameter(FollowedParameter):
     """A parameter whose numbers may be away. Its class attribute `touched` runs operations on it while a run shards parameters."""
 
     touched: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None] = None
@@ -49,18 +65,6 @@ class Zero3Parameter(nn.Parameter):
         if cls.touched is None:
             raise RuntimeError("The numbers of this parameter are on other engines, and its cell has ended.")
         return cls.touched(func, args, kwargs or {})
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a plain parameter: a copy is none of the model's."""
-        if id(self) not in memo:
-            with torch.no_grad():
-                copy = nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
-            memo[id(self)] = copy
-        return memo[id(self)]
-
-    def __reduce_ex__(self, _protocol: Any) -> Any:
-        """Return what makes a plain parameter."""
-        return nn.Parameter, (self.detach().clone(), self.requires_grad)
 
 
 Zero3Parameter.__name__ = Zero3Parameter.__qualname__ = "Parameter"
