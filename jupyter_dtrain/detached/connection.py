@@ -9,7 +9,6 @@ role: what one end has shown is of no use at the other.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import os
 import pickle
 import secrets
@@ -25,11 +24,11 @@ from typing import Any
 
 from ..errors import ClusterError
 from ..protocol import Message
+from ..system.handshake import SIZE, is_known
 from ..system.peer_credentials import is_own
 
 SOCKET = "line"
 KEY = "line-key"
-SIZE = 32  # bytes of a key, a challenge, and what answers it
 LIMIT = timedelta(seconds=30)
 """Time in which both ends have shown who they are."""
 _KERNEL, _HOST = b"kernel", b"host"  # roles
@@ -114,7 +113,8 @@ class PeerConnection:
             connection.connect(str(address))
             if not is_own(connection):
                 raise _stranger(address)
-            if not _is_known(connection, (address.parent / KEY).read_bytes(), _KERNEL, _HOST):
+            key = (address.parent / KEY).read_bytes()
+            if len(key) != SIZE or not is_known(connection, key, _KERNEL, _HOST):
                 raise _stranger(address)
         except BaseException:
             connection.close()
@@ -132,7 +132,7 @@ class PeerConnection:
         """
         try:
             connection.settimeout(LIMIT.total_seconds())
-            if is_own(connection) and _is_known(connection, key, _HOST, _KERNEL):
+            if is_own(connection) and is_known(connection, key, _HOST, _KERNEL):
                 return cls(_open(connection))
         except BaseException:
             connection.close()
@@ -188,28 +188,6 @@ def _stranger(path: Path) -> ClusterError:
         f"What this run's folder names as the process that runs it ({path}) is not yours: nothing was read from there. "
         "Was the folder written by somebody else?"
     )
-
-
-def _is_known(connection: socket.socket, key: bytes, role: bytes, other: bytes) -> bool:
-    """Show the other end that this one has the `key`, and return whether it has it too. Each end says its `role` with its challenge."""
-    if len(key) != SIZE:
-        return False
-    challenge = secrets.token_bytes(SIZE)
-    connection.sendall(challenge)
-    its_challenge = _exactly(connection)
-    connection.sendall(_answer(key, role, its_challenge, challenge))
-    return hmac.compare_digest(_exactly(connection), _answer(key, other, challenge, its_challenge))
-
-
-def _answer(key: bytes, role: bytes, to: bytes, beside: bytes) -> bytes:
-    return hmac.digest(key, role + to + beside, "sha256")
-
-
-def _exactly(connection: socket.socket) -> bytes:
-    found = connection.recv(SIZE, socket.MSG_WAITALL)
-    if len(found) < SIZE:
-        raise EOFError
-    return found
 
 
 def _open(connection: socket.socket) -> Connection[Any, Any]:

@@ -24,11 +24,12 @@ from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-define
 
 from jupyter_dtrain.cluster.endpoint import FileEndpoint
 from jupyter_dtrain.cluster.folders import Folders, sweep
-from jupyter_dtrain.detached.connection import KEY, SIZE, Hello, PeerConnection
+from jupyter_dtrain.detached.connection import KEY, Hello, PeerConnection
 from jupyter_dtrain.detached.server import Server
 from jupyter_dtrain.engine.comm.peers import Peers
 from jupyter_dtrain.engine.comm.process_group import ProcessGroup, Rendezvous
 from jupyter_dtrain.errors import CheckpointError, ClusterError
+from jupyter_dtrain.system.handshake import SIZE
 from jupyter_dtrain.system.user_secret import user_secret
 from tests.security.strangers import NOBODY, as_stranger, needs_another_user, network_of_its_own, stranger, why_not
 

@@ -17,7 +17,7 @@ from jupyter_dtrain.checkpoint.folder import CheckpointFolder
 from jupyter_dtrain.checkpoint.manifest import write_manifest
 from jupyter_dtrain.cluster.folders import Folders
 from jupyter_dtrain.cluster_options import ClusterOptions
-from jupyter_dtrain.detached.connection import KEY, SIZE, Ended, Hello, PeerConnection, Refused, Taken, Updates
+from jupyter_dtrain.detached.connection import KEY, Ended, Hello, PeerConnection, Refused, Taken, Updates
 from jupyter_dtrain.detached.detached_results import ENDING, DetachedResult, mark_taken, read_ending, results_of, write_ending
 from jupyter_dtrain.detached.follower import Follower
 from jupyter_dtrain.detached.host_start import start_host
@@ -30,6 +30,7 @@ from jupyter_dtrain.host import Host
 from jupyter_dtrain.protocol import PROTOCOL_VERSION, ClusterUpdate, Notice, RunUpdate, Snapshot, Steps
 from jupyter_dtrain.runs.detached_index import HostFile, address_of, going, waiting
 from jupyter_dtrain.runs.recorder import RunRecorder
+from jupyter_dtrain.system.handshake import SIZE
 from jupyter_dtrain.transport.blob_store import BlobFolder
 
 
