@@ -44,6 +44,12 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["tests.engine.ranks", "torch._dynamo"])
 
 
+class FarEndpoint(FileEndpoint):
+    """A file by which ranks meet that do as if they were on several hosts."""
+
+    spans_hosts = True
+
+
 class RankError(AssertionError):
     """A rank raised, or did not answer."""
 
@@ -55,10 +61,12 @@ class Ranks:
     ----------
     most : int
         The largest number of ranks that a call asks for.
+    spans_hosts : bool
+        Whether they connect as ranks of several hosts do.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, *, spans_hosts: bool = False) -> None:
+        self._most, self._endpoint = most, FarEndpoint if spans_hosts else FileEndpoint
         self._processes: list[BaseProcess] = []
         self._pipes: list[Connection] = []
         self._generation = 0
@@ -110,7 +118,7 @@ class Ranks:
             self._start_one()
         if world_size not in self._meetings:
             self._generation += 1
-            meeting = Rendezvous(FileEndpoint(Path(self._folder.name) / str(self._generation)), key=b"of these ranks")
+            meeting = Rendezvous(self._endpoint(Path(self._folder.name) / str(self._generation)), key=b"of these ranks")
             others = {size: other for size, other in self._meetings.items() if 1 in (size, world_size)}  # in other processes
             self._meetings = {**others, world_size: meeting}
         for rank in range(world_size):
@@ -166,7 +174,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _run(rank: int, world_size: int, meeting: Rendezvous, request: bytes) -> Any:
-    _group.join(meeting, rank=rank, world_size=world_size, device=torch.device("cpu"), timeout=_TIMEOUT)
+    _group.join(meeting, rank=rank, world_size=world_size, device=torch.device("cpu"), timeout=_TIMEOUT, between_hosts=True)
     function, args = pickle.loads(request)
     return function(Run(rank, world_size), *args)
 

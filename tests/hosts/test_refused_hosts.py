@@ -82,7 +82,6 @@ def test_the_doctor_tells_what_it_has_found(notebook):
     "option",
     [
         "--vary lr=0.1,0.2",
-        "--strategy zero3",
         "--strategy pipeline",
         "--strategy tensor",
         "--strategy none",

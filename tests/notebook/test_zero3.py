@@ -163,4 +163,4 @@ def test_an_option_that_it_does_not_support_is_refused(notebook):
 
 def test_without_global_semantics_everything_is_on_every_engine_and_a_line_says_so(notebook):
     _, (cell,) = run(notebook, "%%distribute --engines 2 --strategy zero3 --semantics local")
-    assert "`--strategy zero3` shards parameters of engines that compute on the CPUs of one host, with global semantics." in cell.stderr
+    assert "`--strategy zero3` shards parameters of engines that compute on CPUs, with global semantics." in cell.stderr

@@ -121,7 +121,7 @@ def test_a_command_that_a_strategy_does_not_support_is_refused():
         find("none").require(Feature.PAUSE, "Pausing")
 
 
-@pytest.mark.parametrize(("strategy", "works"), [("auto", True), ("zero1", True), ("zero3", False), ("tensor", False), ("other", False)])
+@pytest.mark.parametrize(("strategy", "works"), [("auto", True), ("zero1", True), ("zero3", True), ("tensor", False), ("other", False)])
 def test_hosts_take_a_strategy_that_says_that_it_works_on_several(strategy, works):
     register(OTHER)
     launcher, asked = find_launcher("ssh"), RunOptions(strategy=strategy)

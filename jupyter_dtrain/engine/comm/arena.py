@@ -1,8 +1,8 @@
-"""Memory of each rank that all ranks of the host may read at any time, without a word of the one that has it.
+"""Memory of each rank that all ranks may read at any time, without a word of the one that has it.
 
 Ranks come to one layer of a model in different orders: `addmm` on one of them is `matmul` and `add` on another. A collective there would
-wait for ever. So what is to be fetched lies in memory that has a file: the others read that file, into memory of their own. Whoever
-changes what lies there sees to it that nobody reads it meanwhile.
+wait for ever. So what is to be fetched lies in memory that has a file: the others read that file, into memory of their own (from another
+host by a thread there, :mod:`.rank_server`). Whoever changes what lies there sees to it that nobody reads it meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 import torch
 
+from .peer_files import PeerFile
 from .shared_memory import SharedMemory
 
 ALIGNED = 64  # bytes
@@ -35,12 +36,10 @@ class Arena:
         try:
             os.ftruncate(file, max(num_bytes, 1))
             self._own = torch.frombuffer(mmap.mmap(file, max(num_bytes, 1)), dtype=torch.uint8)
-            self._files = memory.exchange_files(file)
+            self._files = memory.open_files(file)
             self._memory = memory
         finally:
             os.close(file)  # what is mapped stays
-        for other in self._files.values():
-            os.set_inheritable(other, False)
         weakref.finalize(self, _close, tuple(self._files.values()))
 
     def own(self, offset: int, num_bytes: int) -> torch.Tensor:
@@ -49,13 +48,9 @@ class Arena:
 
     def read(self, rank: int, offset: int, into: torch.Tensor) -> None:
         """Fill `into`, a flat tensor of bytes on the CPU, with what lies at `offset` of another rank's memory."""
-        view, done = into.numpy().data, 0
-        while done < len(view):
-            count = os.preadv(self._files[rank], [view[done:]], offset + done)
-            if not count:
-                raise RuntimeError(f"Rank {rank} has less memory than it was said to have.")
-            done += count
-        self._memory.num_read += done
+        view = into.numpy().data
+        self._files[rank].read(view, offset)
+        self._memory.num_read += len(view)
 
 
 def offsets(sizes: Sequence[int]) -> list[int]:
@@ -66,6 +61,6 @@ def offsets(sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def _close(files: tuple[int, ...]) -> None:
+def _close(files: tuple[PeerFile, ...]) -> None:
     for file in files:
-        os.close(file)
+        file.close()

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Collection
 
 from .failures import FailedElsewhere, Failures, text_of
+from .peer_files import PeerFile
 from .peers import Peers
 
 NOTE = 1 << 16  # bytes in which a rank tells of its last error
@@ -125,6 +126,15 @@ class MeetingPlace:
             self._peers.close()
             raise
 
+    def open_files(self, file: int) -> dict[int, PeerFile]:
+        """Let the other ranks read an open file at any time, and return theirs by rank. Collective."""
+        self.barrier(0x46494C45)
+        try:
+            return self._peers.open_files(file)
+        except BaseException:
+            self._peers.close()
+            raise
+
     @property
     def rank(self) -> int:
         """The number of this rank."""
@@ -138,6 +148,7 @@ class MeetingPlace:
         memory = self._peers.memory[self._peers.rank]
         start = self._notes
         memory[start : start + _LENGTH.size + len(note)] = _LENGTH.pack(len(note), self._number & 0xFFFFFFFF) + note
+        self._peers.show(start, start + _LENGTH.size + len(note))
 
     def agree(self, failure: bytes | None) -> Failures:
         """Return what has failed on each rank, ``None`` where nothing has. A collective.

@@ -16,6 +16,11 @@ HELLO = struct.Struct("<I")  # a rank
 _SECONDS = struct.Struct("ll")
 
 
+def limit_of(timeout: timedelta) -> bytes:
+    """Return what lets a socket wait for so long, as an option of the system: one call of it a message, not two."""
+    return _SECONDS.pack(int(timeout.total_seconds()), 0)
+
+
 class OwnSocket:
     """What a rank brings: a socket that listens, and memory."""
 
@@ -73,10 +78,10 @@ class OwnSocket:
             if isinstance(error, OSError) and not isinstance(error, Stranger):
                 return None
             raise
-        limit = _SECONDS.pack(int(timeout.total_seconds()), 0)
+        limit = limit_of(timeout)
         for connection in sockets.values():
             connection.settimeout(None)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)  # one call of the system a message, not two
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         return dict(sorted(sockets.items())), [memory[other] for other in range(len(names))]
 
     def _take_memory(self, connection: socket.socket, memory: dict[int, mmap.mmap]) -> int:

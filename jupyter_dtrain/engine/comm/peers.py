@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 from .own_socket import HELLO, OwnSocket
+from .peer_files import LocalFile, PeerFile
 from .rank_store import wait_for
 
 if TYPE_CHECKING:
@@ -80,6 +81,9 @@ class Peers:
         finally:
             if own is not None:
                 own.close()
+
+    def show(self, start: int, stop: int, to: Collection[int] | None = None) -> None:
+        """Let all or some ranks see a part of this rank's memory with its next message: here they see all of it as it is."""
 
     def send(self, message: bytes) -> None:
         """Send a few bytes to every other rank.
@@ -142,6 +146,10 @@ class Peers:
             found[rank] = files[0]
         return found
 
+    def open_files(self, file: int) -> dict[int, PeerFile]:
+        """Let every other rank read an open file, and return theirs by rank; raises as :meth:`exchange_files`."""
+        return {rank: LocalFile(found) for rank, found in self.exchange_files(file).items()}
+
     def with_news(self, ranks: Collection[int] | None = None) -> list[int]:
         """Return the other ranks, of `ranks` if given, that have sent something that was not received, or have left."""
         others = [rank for rank in self._sockets if ranks is None or rank in ranks]
@@ -159,6 +167,9 @@ class Peers:
             return self._sockets[rank].recv(size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:
             return b""
+
+    def cut(self) -> None:
+        """End connections to ranks of other hosts, so that who waits for a silent one gets an error. Any thread may call this."""
 
     def close(self) -> None:
         """End the connections, which frees ranks that wait for this one."""

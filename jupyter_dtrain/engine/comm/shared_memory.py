@@ -1,4 +1,4 @@
-"""Collectives of ranks on one host, over memory that they share.
+"""Collectives of ranks over memory that they share: that of one host, or between hosts copies of what each shows (``host_peers.py``).
 
 Gloo takes a TCP connection for them, with two threads on each side: on two engines a sum of some kilobytes takes a millisecond there,
 which is a sixth of a step of a small model. Here each rank copies its part to where all can read it, says so, and adds up what it reads.
@@ -9,7 +9,7 @@ it is under way everywhere, so when nobody reads it any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import pairwise
 
 import torch
@@ -70,8 +70,9 @@ class SharedMemory(MeetingPlace):
                 for start in range(0, max(map(len, flat)), length):
                     pieces = [part[start : start + length] for part in flat]
                     slots = [list(typed[self._number % SLOTS].split(length)) for typed in self._of_type(out.dtype)]
-                    for piece, slot in zip(pieces, slots[own], strict=False):
+                    for rank, (piece, slot) in enumerate(zip(pieces, slots[own], strict=False)):
                         torch.mul(piece, factor, out=slot[: len(piece)])
+                        self._show(self._number, rank * length * piece.itemsize, piece.nbytes, to=(rank,))
                     self._number += 1
                     self._meet(sum(piece.nbytes for piece in pieces))
                     size = len(pieces[own])
@@ -123,6 +124,7 @@ class SharedMemory(MeetingPlace):
                     slots = [memory.narrow(0, self._number % SLOTS * SLOT, SLOT) for memory in self._bytes]
                     if there[own]:
                         torch._foreach_copy_(_cut(slots[own], there[own]), there[own])
+                        self._show(self._number, 0, sum(tensor.numel() for tensor in there[own]))
                     self._number += 1
                     self._meet(total & 0xFFFFFFFF)
                     for rank, tensors in enumerate(there):
@@ -151,34 +153,50 @@ class SharedMemory(MeetingPlace):
             raise
 
     def _sum(self, piece: torch.Tensor, factor: float | None) -> None:
-        slots = self._share(piece, factor=factor)
-        if len(slots) == 2 or piece.nbytes <= TOGETHER:
+        if self.num_ranks == 2 or piece.nbytes <= TOGETHER:
+            slots = self._share(piece, factor=factor)
             _add_up(slots, piece)
             self.num_read += (len(slots) - 1) * piece.nbytes
             return
-        bounds = [piece.numel() * rank // len(slots) for rank in range(len(slots) + 1)]
+        bounds = [piece.numel() * rank // self.num_ranks for rank in range(self.num_ranks + 1)]
         spans = [slice(*both) for both in pairwise(bounds)]
         rank = self._peers.rank
         mine = spans[rank]
+        number, slots = self._number, self._share(piece, factor=factor, spans=spans)
         _add_up([slot[mine] for slot in slots], piece[mine])
         slots[rank][mine].copy_(piece[mine])  # nobody else reads this part of it before that
+        self._show(number, mine.start * piece.itemsize, piece[mine].nbytes)
         self._meet(piece.nbytes)
         for other, span in enumerate(spans):
             if other != rank:
                 piece[span].copy_(slots[other][span])
         self.num_read += (len(slots) - 2) * piece[mine].nbytes + piece.nbytes
 
-    def _share(self, piece: torch.Tensor, *, shows: bool = True, factor: float | None = None) -> list[torch.Tensor]:
-        """Show `piece`, multiplied by `factor`, to all ranks, if this one `shows` its own, and return that of each."""
+    def _share(
+        self, piece: torch.Tensor, *, shows: bool = True, factor: float | None = None, spans: Sequence[slice] | None = None
+    ) -> list[torch.Tensor]:
+        """Show `piece`, multiplied by `factor`, to all ranks, if this one `shows` its own, and return that of each.
+
+        With `spans` each rank needs no more than its own of these.
+        """
         place, size = self._number % SLOTS, piece.numel()
         slots = [typed[place][:size] for typed in self._of_type(piece.dtype)]
         if shows and factor is not None:
             torch.mul(piece, factor, out=slots[self._peers.rank])
         elif shows:
             slots[self._peers.rank].copy_(piece)
+        if shows and spans is None:
+            self._show(self._number, 0, piece.nbytes)
+        for rank, span in enumerate(spans or ()):
+            self._show(self._number, span.start * piece.itemsize, (span.stop - span.start) * piece.itemsize, to=(rank,))
         self._number += 1
         self._meet(piece.nbytes)
         return slots
+
+    def _show(self, number: int, start: int, num_bytes: int, to: Collection[int] | None = None) -> None:
+        """Let ranks see what was written for exchange `number` at `start` of its place, where they do not see it in any case."""
+        begin = number % SLOTS * SLOT + start
+        self._peers.show(begin, begin + num_bytes, to)
 
     def _of_type(self, dtype: torch.dtype) -> list[list[torch.Tensor]]:
         """Return the ranks' places as tensors of `dtype`."""

@@ -6,6 +6,16 @@ import os
 import socket
 from collections.abc import Iterator
 
+import psutil
+
+
+def address_of(interface: str) -> str:
+    """Return this host's IPv4 address at a network interface; an ``OSError``: it has none."""
+    for found in psutil.net_if_addrs().get(interface, []):
+        if found.family == socket.AF_INET:
+            return found.address
+    raise OSError(f"the network interface {interface} has no IPv4 address")
+
 
 def own_sockets() -> Iterator[socket.socket]:
     """Yield this process's TCP sockets, each open until the next one."""

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib import import_module
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]  # not in torch's own list of exports
@@ -86,9 +86,12 @@ class Strategy(ABC):
     ----------
     is_each_whole : bool
         Whether what the cell makes is whole on every rank, so that any can take it home.
+    reads_others : bool
+        Whether ranks read each other's memory: those of several hosts are connected for it.
     """
 
     is_each_whole = True
+    reads_others: ClassVar[bool] = False
 
     def __init__(self, context: RankContext) -> None:
         self.context = context
@@ -100,7 +103,9 @@ class Strategy(ABC):
         """Meet the other ranks, and return what they tell each other by. An interrupt ends it, as another may never come."""
         if task.rendezvous is None:
             return StoreChannel(HashStore(), rank=0, world_size=1, timeout=task.timeout)
-        joined = group.join(task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout)
+        joined = group.join(
+            task.rendezvous, rank=task.rank, world_size=task.world_size, device=device, timeout=task.timeout, between_hosts=cls.reads_others
+        )
         store, key = PrefixStore(task.run_id, joined), task.rendezvous.key
         return StoreChannel(store, rank=task.rank, world_size=task.world_size, timeout=task.timeout, key=key)
 

@@ -27,7 +27,7 @@ class Pipeline(Zero3):
         with DataParallel.installed(self):
             if memory is None or not task.semantics.global_numbers:
                 if task.world_size > 1:
-                    say("`--strategy pipeline` cuts models for engines that compute on the CPUs of one host, with global semantics.")
+                    say("`--strategy pipeline` cuts models for engines that compute on CPUs, with global semantics.")
                 yield
                 return
             asked_for = _ASKED_FOR.search(task.source)

@@ -46,7 +46,7 @@ class TensorParallel(Zero3):
             if memory is None:
                 if self.context.task.world_size > 1:
                     say(
-                        "`--strategy tensor` divides layers over engines that compute on the CPUs of one host: "
+                        "`--strategy tensor` divides layers over engines that compute on CPUs: "
                         f"each engine {'has all of the model' if has_groups else 'computes all of this cell'}."
                     )
                 yield

@@ -9,7 +9,7 @@ returned is put together on rank 0, one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 import torch
@@ -98,15 +98,16 @@ class FullState:
         Where others were writing, there is again what came from the notebook.
         """
         shards, sharded = self._store.shards(), self._steps.sharded()
-        if self._store.writes.is_consistent():
-            self._steps.make_whole()
-            for shard in shards:
-                with quiet():
-                    if shard.gradient is not None:
-                        shard.set_gradient(None)
-                self._store.remove(shard, None)
+        with suppress(RuntimeError):  # a rank of another host has gone, and with it the memory that has its rows
             if self._store.writes.is_consistent():
-                return True
+                self._steps.make_whole()
+                for shard in shards:
+                    with quiet():
+                        if shard.gradient is not None:
+                            shard.set_gradient(None)
+                    self._store.remove(shard, None)
+                if self._store.writes.is_consistent():
+                    return True
         for _, _, key, kept, _, old in sharded:
             kept.pop(key, None)
             if old is not None:

@@ -30,6 +30,7 @@ class Zero3(DataParallel):
     """
 
     least: ClassVar[int] = LEAST
+    reads_others = True
     _sharded: ShardedTraining | None = None
     _is_home = False  # rank 0 has all of it, to take home
 
@@ -49,7 +50,7 @@ class Zero3(DataParallel):
         with super().installed():
             if memory is None or not self.context.task.semantics.global_numbers:
                 if self.context.task.world_size > 1:
-                    say("`--strategy zero3` shards parameters of engines that compute on the CPUs of one host, with global semantics.")
+                    say("`--strategy zero3` shards parameters of engines that compute on CPUs, with global semantics.")
                 yield
                 return
             self._sharded = ShardedTraining(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)

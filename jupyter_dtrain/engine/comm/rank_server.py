@@ -1,0 +1,212 @@
+"""Where the ranks of other hosts reach this one, while it computes: a TCP port at its host's address, served by threads.
+
+Who connects and does not know the key that the ranks of a generation alone have is not listened to. What is sent afterwards is neither
+hidden nor signed, as with gloo (``links.py``): the network is trusted not to change it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from weakref import WeakSet
+
+from ...system.handshake import is_known
+
+GREETING = timedelta(seconds=10)
+"""Time in which both ends have shown who they are."""
+FILES = "files"
+"""The purpose of a connection by which another rank reads open files of this one; others are handed over to who waits for them."""
+REQUEST = struct.Struct("=QQQ")  # number of a file, where to begin, and bytes; none: it is needed no more
+_HELLO = struct.Struct("=IH")  # a rank, and the bytes of what it wants
+_SERVER, _CALLER = b"server", b"caller"  # roles
+
+
+class RankServer:
+    """The port of one rank.
+
+    Parameters
+    ----------
+    host : str
+        Address at which it listens.
+    key : bytes
+        What the ranks of a generation alone know.
+
+    Attributes
+    ----------
+    address : (str, int)
+    """
+
+    def __init__(self, host: str, key: bytes) -> None:
+        self._key = key
+        self._listener = socket.create_server((host, 0), family=socket.AF_INET, backlog=128)
+        self.address: tuple[str, int] = self._listener.getsockname()
+        self._changed = threading.Condition()
+        self._arrived: dict[tuple[str, int], socket.socket] = {}
+        self._served: WeakSet[socket.socket] = WeakSet()
+        self._files: dict[int, list[int]] = {}  # by number: the file, and how many still need it
+        self._num_files = 0
+        _of_this_process.add(self)
+        threading.Thread(target=self._accept, args=(self._listener,), name="dtrain-rank-server", daemon=True).start()
+
+    # -- who comes ---------------------------------------------------------------------------------------------------
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # it is closed
+                return
+            threading.Thread(target=self._greet, args=(connection,), name="dtrain-rank-caller", daemon=True).start()
+
+    def _greet(self, connection: socket.socket) -> None:
+        try:
+            connection.settimeout(GREETING.total_seconds())
+            if not is_known(connection, self._key, _SERVER, _CALLER):
+                connection.close()
+                return
+            rank, size = _HELLO.unpack(exactly(connection, _HELLO.size))
+            purpose = exactly(connection, size).decode()
+            connection.settimeout(None)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except (OSError, EOFError):
+            connection.close()
+            return
+        self._served.add(connection)
+        if purpose == FILES:
+            with connection, contextlib.suppress(OSError, EOFError):
+                self._serve(connection)
+            return
+        with self._changed:
+            self._arrived[purpose, rank] = connection
+            self._changed.notify_all()
+
+    def arrival(self, purpose: str, rank: int, limit: timedelta) -> socket.socket:
+        """Return the connection that `rank` makes for a purpose.
+
+        Raises
+        ------
+        TimeoutError
+            It does not come within `limit`.
+        """
+        end = time.monotonic() + limit.total_seconds()
+        with self._changed:
+            while (purpose, rank) not in self._arrived:
+                if not self._changed.wait(end - time.monotonic()):
+                    raise TimeoutError(f"rank {rank} has not come within {limit.total_seconds():g} s")
+            return self._arrived.pop((purpose, rank))
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def offer(self, file: int, num_readers: int) -> int:
+        """Let so many other ranks read an open file, which the caller may close; return the number that they know it by."""
+        self._num_files += 1
+        self._files[self._num_files] = [os.dup(file), num_readers]
+        return self._num_files
+
+    def _serve(self, connection: socket.socket) -> None:
+        while True:
+            number, offset, length = REQUEST.unpack(exactly(connection, REQUEST.size))
+            if not length:
+                self._release(number)
+                continue
+            file = self._files[number][0] if number in self._files else None
+            if file is None:
+                return
+            while length:
+                sent = os.sendfile(connection.fileno(), file, offset, length)
+                if not sent:  # it is shorter
+                    return
+                offset, length = offset + sent, length - sent
+
+    def _release(self, number: int) -> None:
+        with self._changed:
+            entry = self._files.get(number)
+            if entry is None:
+                return
+            entry[1] -= 1
+            if not entry[1]:
+                os.close(self._files.pop(number)[0])
+                self._changed.notify_all()
+
+    # -- its end -----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Listen no more, and end what is served."""
+        _of_this_process.discard(self)
+        for connection in (self._listener, *self._served, *self._arrived.values()):
+            shut(connection)
+        self.forget()
+
+    def forget(self) -> None:
+        """Let go of all that is open without ending it: a process that was forked has it too, and it is not its own."""
+        for connection in (self._listener, *self._served, *self._arrived.values()):
+            connection.close()
+        for file, _ in self._files.values():
+            os.close(file)
+        self._files, self._arrived = {}, {}
+
+
+def call(address: Sequence[object], *, key: bytes, rank: int, purpose: str, limit: timedelta) -> socket.socket:
+    """Return a connection with the server at `address`.
+
+    Raises
+    ------
+    OSError
+        It is not there, does not answer, or does not know the key.
+    """
+    host, port = address
+    connection = socket.create_connection((str(host), int(str(port))), timeout=min(limit, GREETING).total_seconds())
+    try:
+        if not is_known(connection, key, _CALLER, _SERVER):
+            raise ConnectionError(f"What answers at {host}:{port} is no rank of this run: nothing was sent to it, and nothing read of it.")
+        connection.sendall(_HELLO.pack(rank, len(purpose)) + purpose.encode())
+        connection.settimeout(None)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    except EOFError as error:
+        connection.close()
+        raise ConnectionError(f"What answers at {host}:{port} has left.") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def exactly(connection: socket.socket, size: int) -> bytes:
+    """Return so many bytes; an ``EOFError``: the other end has left."""
+    found = bytearray(size)
+    fill(connection, memoryview(found))
+    return bytes(found)
+
+
+def fill(connection: socket.socket, view: memoryview) -> None:
+    """Fill `view` with what comes; an ``EOFError``: the other end has left."""
+    done = 0
+    while done < len(view):
+        count = connection.recv_into(view[done:], 0, socket.MSG_WAITALL)
+        if not count:
+            raise EOFError
+        done += count
+
+
+def shut(connection: socket.socket) -> None:
+    """End a connection, so that who waits in it gets an error: also where a forked process has it as well."""
+    with contextlib.suppress(OSError):  # the other side was quicker
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+_of_this_process: WeakSet[RankServer] = WeakSet()
+
+
+def _after_fork() -> None:
+    for server in list(_of_this_process):
+        server.forget()
+    _of_this_process.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
