@@ -199,8 +199,9 @@ class RunOptions:
                 raise UsageError(f"--{option.replace('_', '-')} {value}: choose {' or '.join(get_args(known))}.")
         if self.mesh is not None:
             object.__setattr__(self, "strategy", self.mesh.strategy_of(self.strategy))
-            cluster = replace(self.cluster, num_engines=self.mesh.engines_of(self.cluster.num_engines))
-            object.__setattr__(self, "cluster", cluster)
+            num_engines = self.mesh.engines_of(self.cluster.num_engines)
+            if not self.cluster.hosts:  # which say how many there are
+                object.__setattr__(self, "cluster", replace(self.cluster, num_engines=num_engines))
         self._check_strategy()
         if self.memory_limit is not None and (self.strategy != DEFAULT or self.mesh is not None or self.vary):
             other = f"--mesh {self.mesh}" if self.mesh is not None else "--vary" if self.vary else f"--strategy {self.strategy}"

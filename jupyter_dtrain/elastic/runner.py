@@ -192,7 +192,7 @@ class Runner:
         CheckpointError
             There is no checkpoint to go on from, or somebody else has written it.
         """
-        if mesh is not None:
+        if mesh is not None and not options.hosts:
             options = replace(options, num_engines=mesh.engines_of(options.num_engines))
         job = ResumedJob(self._store, run_id, step=step, trusted=trusted, strategy=strategy, mesh=mesh, output=output)
         num_ranks = options.num_engines or self._engines.num_engines_for(options, job.record.world_size)

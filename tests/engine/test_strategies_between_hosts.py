@@ -6,19 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.engine import test_hybrid, test_pipeline, test_shared_memory, test_tensor_groups, test_tensor_parallel, test_zero3
 from tests.engine.ranks import Ranks
-from tests.engine.test_shared_memory import (  # noqa: F401
-    test_a_sum_is_added_up_in_rank_order_whatever_its_size,
-    test_each_rank_gets_its_own_of_the_objects_that_one_hands_out,
-    test_each_ranks_object_is_there_for_all,
-    test_each_ranks_part_is_there_for_all,
-    test_rank_0s_part_is_there_for_all,
-    test_ranks_that_exchange_something_else_are_told,
-    test_some_of_the_parts_that_go_together_are_there_for_who_wants_these,
-)
-from tests.engine.test_zero3 import *  # noqa: F403
 
 pytestmark = pytest.mark.long
+
+_OF_ONE_HOST = {  # files that are open, and systems without such memory
+    "test_memory_and_connections_of_groups_that_were_left_are_given_back",
+    "test_where_one_rank_cannot_share_memory_all_go_by_the_process_group",
+}
+for _module in (test_hybrid, test_pipeline, test_shared_memory, test_tensor_groups, test_tensor_parallel, test_zero3):
+    _of = _module.__name__.rpartition("test_")[2]
+    globals().update(
+        {f"{name}_in_{_of}": test for name, test in vars(_module).items() if name.startswith("test_") and name not in _OF_ONE_HOST}
+    )
 
 
 @pytest.fixture(scope="module")

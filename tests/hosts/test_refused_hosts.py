@@ -82,10 +82,7 @@ def test_the_doctor_tells_what_it_has_found(notebook):
     "option",
     [
         "--vary lr=0.1,0.2",
-        "--strategy pipeline",
-        "--strategy tensor",
         "--strategy none",
-        "--mesh tp=2",
         "--balance auto",
     ],
 )

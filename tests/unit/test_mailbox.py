@@ -6,7 +6,7 @@ import mmap
 import os
 import signal
 
-from jupyter_dtrain.engine.strategies.pipeline.mailbox import counts_in
+from jupyter_dtrain.engine.comm.mailbox import counts_in
 
 
 def test_a_counter_is_seen_at_what_it_was_or_is_by_another_process():

@@ -12,6 +12,7 @@ import pytest
 
 from jupyter_dtrain import cluster_options, options, strategies
 from jupyter_dtrain.cluster.launchers import find_launcher
+from jupyter_dtrain.cluster_options import ClusterOptions, HostSpec
 from jupyter_dtrain.engine.comm.mesh import Mesh
 from jupyter_dtrain.engine.strategies.base import Strategy, load_strategy
 from jupyter_dtrain.errors import UsageError
@@ -121,7 +122,9 @@ def test_a_command_that_a_strategy_does_not_support_is_refused():
         find("none").require(Feature.PAUSE, "Pausing")
 
 
-@pytest.mark.parametrize(("strategy", "works"), [("auto", True), ("zero1", True), ("zero3", True), ("tensor", False), ("other", False)])
+@pytest.mark.parametrize(
+    ("strategy", "works"), [("auto", True), ("zero1", True), ("zero3", True), ("tensor", True), ("none", False), ("other", False)]
+)
 def test_hosts_take_a_strategy_that_says_that_it_works_on_several(strategy, works):
     register(OTHER)
     launcher, asked = find_launcher("ssh"), RunOptions(strategy=strategy)
@@ -130,6 +133,18 @@ def test_hosts_take_a_strategy_that_says_that_it_works_on_several(strategy, work
         return
     with pytest.raises(UsageError, match=f"--strategy {strategy} does not work on several hosts yet: leave it out"):
         launcher.check(asked)
+
+
+def test_a_mesh_has_as_many_engines_as_the_hosts_or_is_refused():
+    def asked(*hosts):
+        return RunOptions(mesh=ParallelDims.parse("dp=2,pp=2"), cluster=ClusterOptions(hosts=hosts))
+
+    launcher = find_launcher("ssh")
+    launcher.check(asked(HostSpec(name="a", num_engines=3), HostSpec(name="b", num_engines=1)))
+    with pytest.raises(UsageError, match="--mesh dp=2,pp=2 is of 4 engines, and the hosts have 3: give numbers"):
+        launcher.check(asked(HostSpec(name="a", num_engines=2), HostSpec(name="b", num_engines=1)))
+    with pytest.raises(UsageError, match="and some hosts have as many as suit them: give numbers, as in --hosts a:2,b:2"):
+        launcher.check(asked(HostSpec(name="a", num_engines=2), HostSpec(name="b")))
 
 
 def test_the_kernel_knows_them_without_torch():

@@ -57,7 +57,6 @@ class AgentLauncher(Launcher):
         """Refuse what runs on several hosts cannot do yet: here, and nowhere else."""
         asked = {
             "--vary": bool(options.vary),
-            f"--mesh {options.mesh}": options.mesh is not None,
             f"--strategy {options.strategy}": Feature.HOSTS not in find(options.strategy).supports,
             "--balance auto": options.balance != "off",
         }
@@ -65,6 +64,11 @@ class AgentLauncher(Launcher):
             if is_given:
                 raise UsageError(f"{option} does not work on several hosts yet: leave it out, or run the cell with `--launcher local`.")
         numbers = [host.num_engines or 0 for host in options.cluster.hosts]
+        if options.mesh is not None and numbers and (not all(numbers) or sum(numbers) != options.mesh.num_engines):
+            has = f"the hosts have {sum(numbers)}" if all(numbers) else "some hosts have as many as suit them"
+            raise UsageError(
+                f"--mesh {options.mesh} is of {options.mesh.num_engines} engines, and {has}: give numbers, as in --hosts a:2,b:2."
+            )
         if options.elastic is not None and all(numbers) and numbers and sum(numbers) != options.elastic[1]:
             least, most = options.elastic
             raise UsageError(f"--elastic {least}:{most}: the hosts have {sum(numbers)} engines; write --elastic {least}:{sum(numbers)}.")

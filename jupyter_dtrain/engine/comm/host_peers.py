@@ -12,7 +12,7 @@ import mmap
 import socket
 import struct
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from functools import partial
@@ -20,7 +20,7 @@ from functools import partial
 from .own_socket import HELLO, limit_of
 from .peer_files import FileReader, PeerFile, RemoteFile
 from .peers import Peers
-from .rank_server import FILES, RankServer, call, exactly, fill, shut
+from .rank_server import RankServer, exactly, fill, shut
 
 _FRAME = struct.Struct("=II")  # how many parts of the memory, and bytes of the message
 _PART = struct.Struct("=QQ")  # begin and end
@@ -35,8 +35,8 @@ class HostPeers(Peers):
     rank : int
     links : dict of int to socket
         By rank, over which they send.
-    readers : dict of int to FileReader
-        By rank, by which their files are read.
+    again : dict of int to callable
+        By rank, what makes another connection, by which its files are read.
     server : RankServer
         Of this rank, by which they read its own.
     size : int
@@ -49,7 +49,7 @@ class HostPeers(Peers):
         self,
         rank: int,
         links: dict[int, socket.socket],
-        readers: dict[int, FileReader],
+        again: Mapping[int, Callable[[], socket.socket]],
         server: RankServer,
         *,
         size: int,
@@ -58,37 +58,9 @@ class HostPeers(Peers):
         memory = [mmap.mmap(-1, size) for _ in range(len(links) + 1)]
         self._streams = {other: _Stream(link, memory[other], timeout) for other, link in sorted(links.items())}
         super().__init__(rank, {other: stream.received for other, stream in self._streams.items()}, memory)
-        self._readers, self._server = readers, server
+        self._readers = {other: FileReader(connect, partial(self._lost, other)) for other, connect in again.items()}
+        self._server = server
         self._shown: dict[int, list[tuple[int, int]]] = {other: [] for other in links}
-
-    @classmethod
-    def connect(
-        cls, server: RankServer, addresses: Sequence[Sequence[object]], *, name: str, key: bytes, rank: int, size: int, timeout: timedelta
-    ) -> HostPeers:
-        """Connect all ranks, whose servers have these `addresses`. Collective, under a `name` that no other group of theirs has.
-
-        Raises
-        ------
-        OSError
-            One cannot be reached, or does not come.
-        """
-        links: dict[int, socket.socket] = {}
-        readers: dict[int, FileReader] = {}
-        try:
-            for other in range(rank):
-                links[other] = call(addresses[other], key=key, rank=rank, purpose=name, limit=timeout)
-            for other in range(rank + 1, len(addresses)):
-                links[other] = server.arrival(name, other, timeout)
-        except BaseException:
-            for link in links.values():
-                link.close()
-            raise
-        peers = cls(rank, links, readers, server, size=size, timeout=timeout)
-        for other, address in enumerate(addresses):
-            if other != rank:
-                again = partial(call, address, key=key, rank=rank, purpose=FILES, limit=timeout)
-                readers[other] = FileReader(again, partial(peers._lost, other))
-        return peers
 
     def show(self, start: int, stop: int, to: Collection[int] | None = None) -> None:
         """Send a part of this rank's memory along with the next message, to all or some ranks."""

@@ -24,6 +24,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]  
 from ...cluster.endpoint import Endpoint
 from . import links
 from .connecting import Connector, OneHost, SeveralHosts
+from .mailbox import Mailbox
 from .rank_store import wait_for
 from .shared_memory import SharedMemory
 from .sockets import address_of
@@ -141,6 +142,17 @@ def _share_memory(connector: Connector, store: Store, rank: int, world_size: int
 def shared_memory() -> SharedMemory | None:
     """Return what connects the ranks of this process's group over memory, if they are."""
     return _near
+
+
+def mailbox(memory: SharedMemory, ranks: Sequence[int]) -> Mailbox:
+    """Return what some of the ranks that `memory` connects write to each other by. Collective."""
+    assert _connector is not None
+    return _connector.mailbox(memory, ranks)
+
+
+def connector() -> Connector | None:
+    """Return what connects the ranks of this process's group besides, if anything does."""
+    return _connector
 
 
 def shared_memory_among(ranks: Sequence[int]) -> SharedMemory:

@@ -12,7 +12,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from weakref import WeakSet
 
@@ -21,7 +21,7 @@ from ...system.handshake import is_known
 GREETING = timedelta(seconds=10)
 """Time in which both ends have shown who they are."""
 FILES = "files"
-"""The purpose of a connection by which another rank reads open files of this one; others are handed over to who waits for them."""
+"""The purpose of a connection by which another rank reads open files of this one."""
 REQUEST = struct.Struct("=QQQ")  # number of a file, where to begin, and bytes; none: it is needed no more
 _HELLO = struct.Struct("=IH")  # a rank, and the bytes of what it wants
 _SERVER, _CALLER = b"server", b"caller"  # roles
@@ -40,6 +40,8 @@ class RankServer:
     Attributes
     ----------
     address : (str, int)
+    answers : dict of str to callable
+        By purpose, what is done with a connection, in its thread. One of another purpose is handed over to who waits for it.
     """
 
     def __init__(self, host: str, key: bytes) -> None:
@@ -51,6 +53,7 @@ class RankServer:
         self._served: WeakSet[socket.socket] = WeakSet()
         self._files: dict[int, list[int]] = {}  # by number: the file, and how many still need it
         self._num_files = 0
+        self.answers: dict[str, Callable[[socket.socket], None]] = {FILES: self._serve}
         _of_this_process.add(self)
         threading.Thread(target=self._accept, args=(self._listener,), name="dtrain-rank-server", daemon=True).start()
 
@@ -78,9 +81,9 @@ class RankServer:
             connection.close()
             return
         self._served.add(connection)
-        if purpose == FILES:
+        if purpose in self.answers:
             with connection, contextlib.suppress(OSError, EOFError):
-                self._serve(connection)
+                self.answers[purpose](connection)
             return
         with self._changed:
             self._arrived[purpose, rank] = connection

@@ -6,11 +6,11 @@ INFO = StrategyInfo(
     name="pipeline",
     summary="cuts models into stages, one for each engine (GPipe), for models that no engine has room for and whose activations are small",
     implementation=f"{__name__}.strategy:Pipeline",
-    supports=EVERYDAY - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
+    supports=(EVERYDAY | {Feature.HOSTS}) - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
     axis="pp",
     divides=frozenset(Divided),
     by_blocks=True,
-    divides_on=frozenset({"cpu"}),  # ranks hand activations on in memory that they share
+    divides_on=frozenset({"cpu"}),  # ranks hand activations on in the host's memory
     known_as=("pp", "gpipe", "1f1b", "pipelining", "pipeline-parallel"),
 )
 register(INFO)

@@ -18,10 +18,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from ...comm.mailbox import Mailbox
 from ...forward.sharded_call import ShardedCall
 from ..zero3.saved import SavedParameters
 from .handed_values import NotSent, joined, taken_apart
-from .mailbox import Mailbox
 from .pieces import Key, Pieces
 from .sampling import ModelCall, Sampling
 from .stage_node import RemoteModules, StageCall

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from ....errors import picklable
+from ...comm.mailbox import Mailbox
 from .handed_values import NotSent
-from .mailbox import Mailbox
 from .pieces import Key
 
 

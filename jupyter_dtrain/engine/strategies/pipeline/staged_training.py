@@ -12,13 +12,12 @@ import torch
 from ....parallel_dims import DATA_PARALLEL
 from ....system.patches import patched
 from ...comm.mesh import Mesh
-from ...comm.process_group import shared_memory_among
+from ...comm.process_group import mailbox, shared_memory_among
 from ...comm.shared_memory import SharedMemory
 from ..data_parallel.training import DataParallelTraining
 from ..zero3.sharded_training import ShardedTraining
 from .calls import StageCalls
 from .handover import SEEN, Handover
-from .mailbox import Mailbox
 from .stage_gradients import StageGradients
 from .stages import AXIS, StageStore
 
@@ -58,7 +57,7 @@ class PipelineTraining(ShardedTraining):
     ) -> None:
         store = StageStore(memory, mesh=mesh, say=say, homes=homes)
         group, replicas = store.mesh.ranks_along(AXIS), store.mesh.ranks_along(DATA_PARALLEL)
-        self.calls = store.calls = StageCalls(store, Mailbox(memory, group), world_size=memory.num_ranks)
+        self.calls = store.calls = StageCalls(store, mailbox(memory, group), world_size=memory.num_ranks)
         self.handover = store.handover = Handover(self.calls, store.num_stages, steps_done=steps_done, say=say)
         gradients = StageGradients(store, self.calls, self.handover, shared_memory_among(replicas) if len(replicas) > 1 else None)
         self._connect(training, store, gradients, say=say, arrived=arrived)

@@ -8,7 +8,9 @@ INFO = StrategyInfo(
     name="tensor",
     summary="has each engine compute some columns of every large linear layer, on all of each batch (tensor parallel), for wide layers",
     implementation=f"{__name__}.strategy:TensorParallel",
-    supports=(EVERYDAY | {Feature.NAMED_SHARDS}) - _OF_SHARDS - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
+    supports=(EVERYDAY | {Feature.NAMED_SHARDS, Feature.HOSTS})
+    - _OF_SHARDS
+    - {Feature.ACTIVATION_CHECKPOINTS, Feature.VERIFY, Feature.COMPRESSION},
     axis="tp",
     divides=frozenset(Divided),
     divides_on=frozenset({"cpu"}),  # ranks exchange columns in memory that they share

@@ -1,7 +1,7 @@
-"""Messages with tensors between any two ranks of a host, which both may be at work meanwhile: no collective.
+"""Messages with tensors between any two ranks, which both may be at work meanwhile: no collective.
 
-Each rank has a file in memory that the others read. What it sends lies there until the other has read it, and the other is woken. Nobody
-waits to send: what nobody has read yet makes the file longer.
+On one host each rank has a file in memory that the others read. What it sends lies there until the other has read it, and the other is
+woken. Nobody waits to send: what nobody has read yet makes the file longer. Between hosts they go over connections (``host_mailbox.py``).
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ import pickle
 import select
 import struct
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from ...comm.shared_memory import SharedMemory
+from .shared_memory import SharedMemory
 
 _WORD = struct.Struct("=Q")
 _PLACE = struct.Struct("=QQ")  # where a message begins, and its bytes
@@ -27,7 +28,7 @@ LOOK, PATIENCE = 100, 100  # milliseconds between looks at the others, and how m
 _TAG = 0x50495045
 
 
-class _Meta(NamedTuple):
+class Meta(NamedTuple):
     """A tensor of a message: how it lies, and where."""
 
     dtype: torch.dtype
@@ -36,77 +37,40 @@ class _Meta(NamedTuple):
     offset: int
 
 
-class Mailbox:
+class Mailbox(ABC):
     """What this rank sends and receives. Collective.
 
     Parameters
     ----------
     memory : SharedMemory
         Connects the ranks.
-    ranks : sequence of int, optional
-        Those that write to each other, this one among them: here they are numbered as they are in it. By default all.
+    ranks : sequence of int
+        Those that write to each other, this one among them: here they are numbered as they are in it.
+
+    Attributes
+    ----------
+    rank, num_ranks : int
+    num_bytes : int
+        That were sent as tensors.
     """
 
-    def __init__(self, memory: SharedMemory, ranks: Sequence[int] | None = None) -> None:
-        self._memory, self._ranks = memory, [*range(memory.num_ranks)] if ranks is None else [*ranks]
+    def __init__(self, memory: SharedMemory, ranks: Sequence[int]) -> None:
+        self._memory, self._ranks = memory, [*ranks]
         self.rank, self.num_ranks = self._ranks.index(memory.rank), len(self._ranks)
-        # The head of the file: for each other rank how many messages were sent to it, and how many of its own were read; then the rings.
-        self._head = -(-self.num_ranks * (2 * _WORD.size + RING * _PLACE.size) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._file = os.memfd_create("jupyter-dtrain-mailbox", os.MFD_CLOEXEC)
-        os.ftruncate(self._file, self._head)
-        self._own = mmap.mmap(self._file, self._head)
-        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._files, self._wakes = self._of_these(memory.exchange_files(self._file)), self._of_these(memory.exchange_files(self._wake))
-        self._heads = {rank: mmap.mmap(file, self._head, access=mmap.ACCESS_READ) for rank, file in self._files.items()}
-        self._counts, self._theirs = counts_in(self._own), {rank: counts_in(head) for rank, head in self._heads.items()}
-        for file in (*self._files.values(), *self._wakes.values()):
-            os.set_inheritable(file, False)
-        weakref.finalize(self, _close, (self._file, self._wake, *self._files.values(), *self._wakes.values()))
-        self._sent, self._read = [0] * self.num_ranks, [0] * self.num_ranks
-        self._unread: list[tuple[int, int, int, int]] = []  # begin, end, rank, number
-        self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
         self.num_bytes = 0
+        self._poll = select.poll()
 
-    def _of_these(self, files: dict[int, int]) -> dict[int, int]:
-        """Return the files of the other ranks of the mailbox; those of others are closed."""
-        found = {number: files.pop(rank) for number, rank in enumerate(self._ranks) if rank in files}
-        _close([*files.values()])
-        return found
-
+    @abstractmethod
     def send(self, rank: int, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
         """Leave a message for another rank: what can be pickled, and tensors on the CPU."""
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            flat, metas, end = [], [], 0
-            for tensor in tensors:
-                dense = tensor.detach().resolve_conj().resolve_neg()
-                if not _is_dense(dense):
-                    dense = dense.contiguous()
-                metas.append(_Meta(dense.dtype, tuple(dense.shape), dense.stride(), end))
-                flat.append(dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().data)
-                end += -(-dense.nbytes // 64) * 64
-        text = pickle.dumps((message, metas), protocol=pickle.HIGHEST_PROTOCOL)
-        start = -(-(_WORD.size + len(text)) // 64) * 64
-        begin = self._place(rank, start + end)
-        self._write(_WORD.pack(len(text)) + text, begin)
-        for meta, data in zip(metas, flat, strict=True):
-            self._write(data, begin + start + meta.offset)
-        number = self._sent[rank]
-        _PLACE.pack_into(self._own, self._ring(rank, number), begin, start + end)
-        self._sent[rank] = number + 1
-        self._counts[rank * 2] = number + 1
-        os.eventfd_write(self._wakes[rank], 1)
-        self.num_bytes += end
 
+    @abstractmethod
     def received(self) -> Iterator[tuple[int, Any, list[torch.Tensor]]]:
         """Yield what was sent to this rank and not received yet: by whom, the message, and its tensors."""
-        for rank, head in self._heads.items():
-            while self._read[rank] < self._theirs[rank][self.rank * 2]:
-                begin, length = _PLACE.unpack_from(head, self._ring(self.rank, self._read[rank]))
-                message, tensors = self._message(self._files[rank], begin, length)
-                self._read[rank] += 1
-                self._counts[rank * 2 + 1] = self._read[rank]
-                yield rank, message, tensors
+
+    @abstractmethod
+    def _awake(self) -> None:
+        """Know that something has come since :attr:`_poll` was asked."""
 
     def wait(self, work: Callable[[], None], is_over: Callable[[], bool]) -> None:
         """Do `work`, and again when a message comes, until it `is_over`.
@@ -122,13 +86,70 @@ class Mailbox:
             if is_over():
                 return
             if self._poll.poll(LOOK):
-                os.eventfd_read(self._wake)
+                self._awake()
                 elsewhere = 0
             elif self._memory.is_awaited(self._ranks):
                 elsewhere += 1
                 if elsewhere > PATIENCE:
                     self._memory.barrier(_TAG)  # which says what is wrong
                     raise RuntimeError("The ranks are at different lines of the cell: one of them does not call a model that others call.")
+
+
+class FileMailbox(Mailbox):
+    """That of ranks of one host, which read each other's files."""
+
+    def __init__(self, memory: SharedMemory, ranks: Sequence[int]) -> None:
+        super().__init__(memory, ranks)
+        # The head of the file: for each other rank how many messages were sent to it, and how many of its own were read; then the rings.
+        self._head = -(-self.num_ranks * (2 * _WORD.size + RING * _PLACE.size) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._file = os.memfd_create("jupyter-dtrain-mailbox", os.MFD_CLOEXEC)
+        os.ftruncate(self._file, self._head)
+        self._own = mmap.mmap(self._file, self._head)
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._files, self._wakes = self._of_these(memory.exchange_files(self._file)), self._of_these(memory.exchange_files(self._wake))
+        self._heads = {rank: mmap.mmap(file, self._head, access=mmap.ACCESS_READ) for rank, file in self._files.items()}
+        self._counts, self._theirs = counts_in(self._own), {rank: counts_in(head) for rank, head in self._heads.items()}
+        for file in (*self._files.values(), *self._wakes.values()):
+            os.set_inheritable(file, False)
+        weakref.finalize(self, _close, (self._file, self._wake, *self._files.values(), *self._wakes.values()))
+        self._sent, self._read = [0] * self.num_ranks, [0] * self.num_ranks
+        self._unread: list[tuple[int, int, int, int]] = []  # begin, end, rank, number
+        self._poll.register(self._wake, select.POLLIN)
+
+    def _of_these(self, files: dict[int, int]) -> dict[int, int]:
+        """Return the files of the other ranks of the mailbox; those of others are closed."""
+        found = {number: files.pop(rank) for number, rank in enumerate(self._ranks) if rank in files}
+        _close([*files.values()])
+        return found
+
+    def send(self, rank: int, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
+        """Write it where the other rank reads it."""
+        flat, metas, end = flattened(tensors)
+        text = pickle.dumps((message, metas), protocol=pickle.HIGHEST_PROTOCOL)
+        start = -(-(_WORD.size + len(text)) // 64) * 64
+        begin = self._place(rank, start + end)
+        self._write(_WORD.pack(len(text)) + text, begin)
+        for meta, data in zip(metas, flat, strict=True):
+            self._write(data, begin + start + meta.offset)
+        number = self._sent[rank]
+        _PLACE.pack_into(self._own, self._ring(rank, number), begin, start + end)
+        self._sent[rank] = number + 1
+        self._counts[rank * 2] = number + 1
+        os.eventfd_write(self._wakes[rank], 1)
+        self.num_bytes += end
+
+    def received(self) -> Iterator[tuple[int, Any, list[torch.Tensor]]]:
+        """Read what others have written for this rank."""
+        for rank, head in self._heads.items():
+            while self._read[rank] < self._theirs[rank][self.rank * 2]:
+                begin, length = _PLACE.unpack_from(head, self._ring(self.rank, self._read[rank]))
+                message, tensors = self._message(self._files[rank], begin, length)
+                self._read[rank] += 1
+                self._counts[rank * 2 + 1] = self._read[rank]
+                yield rank, message, tensors
+
+    def _awake(self) -> None:
+        os.eventfd_read(self._wake)
 
     def _place(self, rank: int, length: int) -> int:
         """Return where there is room for a message."""
@@ -176,6 +197,22 @@ class Mailbox:
 def counts_in(memory: mmap.mmap) -> memoryview[int]:
     """Return memory as counters, each written and read at once: ``pack_into`` of `struct` fills it with zeros first, which others see."""
     return memoryview(memory).cast("Q")
+
+
+def flattened(tensors: Sequence[torch.Tensor]) -> tuple[list[memoryview], list[Meta], int]:
+    """Return the bytes of tensors, how each lies and where, if one lies behind the other, and where they end."""
+    flat: list[memoryview] = []
+    metas: list[Meta] = []
+    end = 0
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        for tensor in tensors:
+            dense = tensor.detach().resolve_conj().resolve_neg()
+            if not _is_dense(dense):
+                dense = dense.contiguous()
+            metas.append(Meta(dense.dtype, tuple(dense.shape), dense.stride(), end))
+            flat.append(dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy().data)
+            end += -(-dense.nbytes // 64) * 64
+    return flat, metas, end
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

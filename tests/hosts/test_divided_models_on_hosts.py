@@ -1,0 +1,63 @@
+"""Stages, columns and groups of both over hosts: one process's numbers, and nothing lost with an engine or a host."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.hosts.test_several_hosts import TRAIN, WEIGHTS, hosts_of
+from tests.hosts.test_zero1_on_hosts import MOMENTS, WIDE, assert_all_same, state
+
+BRIEF = TRAIN.format(epochs=2, pause=0)
+
+
+@pytest.fixture(scope="module")
+def expected(notebook):
+    """What one process comes to in two epochs."""
+    notebook.run(WIDE + BRIEF)
+    return state(notebook)
+
+
+@pytest.mark.parametrize(
+    ("options", "hosts"),
+    [
+        pytest.param("--mesh dp=2,pp=2", "h1:2,h2:2"),
+        pytest.param("--strategy pipeline", "h1:1,h2:1", marks=pytest.mark.long),
+        pytest.param("--strategy pipeline", "h1:2,h2:1", marks=pytest.mark.long),
+        pytest.param("--strategy tensor", "h1:1,h2:1", marks=pytest.mark.long),
+        pytest.param("--mesh dp=2,tp=2", "h1:2,h2:2", marks=pytest.mark.long),
+    ],
+)
+def test_a_cell_comes_to_the_same(notebook, expected, options, hosts):
+    notebook.run(WIDE)
+    cell = notebook.run(f"%%distribute --hosts {hosts} {options}\n{BRIEF}")
+    assert cell.notices == []
+    assert notebook.value("where") == "h1"
+    assert_all_same(notebook, expected)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["pipeline", "tensor"])
+@pytest.mark.parametrize("how", ["killed", "switched off"])
+def test_an_engine_or_its_host_is_lost(notebook, lab, strategy, how):
+    """Rank 1's, once by a signal and once with its host: h5 for one strategy, and h4 for the other."""
+    away = {"killed": 2, "switched off": 5 if strategy == "pipeline" else 4}[how]
+    notebook.run(WIDE)
+    notebook.run(f"%distribute start --hosts h1:1,h{away}:1")
+    notebook.run(f"%%distribute --strategy {strategy}\n{TRAIN.format(epochs=8, pause=0)}")
+    (weights, losses), moments = state(notebook)
+    notebook.run(WIDE)
+    pid = notebook.engines()[1]
+    cell = notebook.start(f"%%distribute --strategy {strategy}\n{TRAIN.format(epochs=8, pause=0.2)}")
+    notebook.wait_for_stdout(cell, "epoch 3")
+    if how == "killed":
+        lab[away].run(["kill", "-9", pid])
+    else:
+        lab[away].lose()
+    notebook.finish(cell)
+    assert cell.ok, cell.traceback
+    assert any("Lost rank 1" in notice and "resuming from step" in notice for notice in cell.notices), cell.notices
+    assert hosts_of(notebook) == ["h1", "h2" if how == "killed" else "h1"]
+    assert notebook.value("losses") == losses
+    for found, wanted in [*zip(notebook.value(WEIGHTS), weights, strict=True), *zip(notebook.value(MOMENTS), moments, strict=True)]:
+        assert torch.equal(found, wanted)
