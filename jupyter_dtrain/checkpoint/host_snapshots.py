@@ -1,8 +1,8 @@
-"""Snapshots of ranks on several hosts: in the memory of each rank's host, and what a rank has for itself here as well.
+"""Snapshots of ranks on several hosts: in the memory of each rank's host, and what a rank has for itself elsewhere as well.
 
 What all ranks hold alike is on every host, as each of these ranks writes all of it. The rest of a rank's part, its places in loaders and
-its random streams, is fetched as soon as it is written, and so are large buffers that it copies for all ranks, as no other has them. So a
-snapshot outlives the loss of any host but the notebook's, once it has come here.
+its random streams, is fetched as soon as it is written. Large buffers that it copies for all ranks are on another host when it is
+(:mod:`..engine.snapshot.replicas`), or are fetched too. So a snapshot outlives the loss of any host but the notebook's.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ..cluster.base import Cluster
 from ..engine.snapshot.rank_state import Snapshot
+from ..engine.snapshot.snapshot_files import own_keys
 from ..transport.base import SnapshotStore
 from ..transport.blob_store import BlobFolder
 from .snapshot_folder import SnapshotFolder
@@ -46,13 +47,12 @@ class HostSnapshots(SnapshotFolder):
             self._fetches.setdefault(number, []).append(self._pool.submit(self._fetch, number, rank))
 
     def _fetch(self, number: int, rank: int) -> float:
-        """Let the part of `rank` be here, and the buffers that it has copied for all; return the seconds that these took."""
+        """Let the part of `rank` be here, and buffers that its host alone has; return the seconds that these took."""
         self._cluster.files.fetch([self._name(f"{number}-{rank}")], rank)
         snapshot: Snapshot = pickle.loads(super().part(number, rank))
-        parts = (snapshot.parcel.parts[index] for index in snapshot.common.values())
-        began = time.monotonic()
-        self._cluster.files.fetch([self._name(f"{number}.blobs/{key}") for key in parts if isinstance(key, str)], rank)
-        took = time.monotonic() - began if snapshot.common else 0.0
+        began, names = time.monotonic(), [self._name(f"{number}.blobs/{key}") for key in own_keys(snapshot)]
+        self._cluster.files.fetch(self._cluster.files.on_one_host(names, rank), rank)
+        took = time.monotonic() - began if names else 0.0
         if number not in self._fetches:  # nobody wants it any more
             super().remove(number)
         return took

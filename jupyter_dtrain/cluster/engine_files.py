@@ -30,6 +30,10 @@ class EngineFiles:
     def fetch(self, names: Sequence[str], rank: int) -> None:
         """Let files be here that the engine of `rank` has made; a `ClusterError`: they cannot be had."""
 
+    def on_one_host(self, names: Sequence[str], rank: int) -> list[str]:  # noqa: ARG002  # it is lost as a whole
+        """Return those of the files which the engine of `rank` has made that are lost with its host, though the notebook's is not."""
+        return []
+
     def pass_on(self, name: str, *, source: int, target: int) -> None:
         """Let the engine of rank `target` find a file that the engine of rank `source` has made; a `ClusterError`: it cannot."""
 

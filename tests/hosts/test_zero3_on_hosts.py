@@ -118,12 +118,19 @@ def test_an_engine_is_killed(notebook, lab, undisturbed):
     assert_same_bits(notebook, undisturbed)
 
 
+def rows_on(host):
+    """Return the buffers of snapshots in a host's memory."""
+    return set(host.run(["find", "/dev/shm", "-path", "*.blobs/*", "-type", "f"]).split())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("goes", [5, 4])
 def test_a_host_is_switched_off(notebook, lab, undisturbed, goes):
-    """That of rank 0 or that of the other one."""
+    """That of rank 0 or that of the other one: its rows are on the other host, and not on the notebook's."""
     hosts = "h1:1,h4:1" if goes == 4 else "h5:1,h1:1"
-    cell, _ = started(notebook, hosts, epoch=3, pause=0.2)
+    cell, _ = started(notebook, hosts, epoch=3, pause=0.2, options="--checkpoint-every 1h")
+    notebook.wait(lambda: (rows_on(lab[1]) and rows_on(lab[goes])) or not cell.running, "a snapshot", cell)
+    assert not rows_on(lab[0])
     lab[goes].lose()
     notebook.finish(cell)
     assert cell.ok, cell.traceback

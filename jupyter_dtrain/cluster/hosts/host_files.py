@@ -86,6 +86,17 @@ class HostFiles(EngineFiles):
             raise ClusterError(f"The engine of rank {rank} has not come up.")
         self._fetch(names, host)
 
+    def on_one_host(self, names: Sequence[str], rank: int) -> list[str]:
+        """Return those of the files which the engine of `rank` has made that no other host has, the notebook's among them."""
+        left = [name for name in names if not (self._folder / name).exists()]
+        own = self._host_of(rank)
+        start = self._hosts.index(own) + 1 if own is not None else 0
+        for host in [*self._hosts[start:], *self._hosts[:start]]:  # the next one has them, if any has
+            if host is not own and not host.lost:
+                with suppress(ClusterError):
+                    left = host.missing(left)
+        return left
+
     def pass_on(self, name: str, *, source: int, target: int) -> None:
         """Let the host of rank `target` have a file of the folder that the engine of rank `source` has made."""
         there, here = self._host_of(source), self._host_of(target)

@@ -19,6 +19,7 @@ from ...transport.parcel import to_parcel
 from ..resume.position import Position
 from .put_together import FilledFiles
 from .rank_state import Snapshot
+from .replicas import Replicas
 
 UNASKED = 1 << 32
 """From here on, numbers are of snapshots that nobody has asked for."""
@@ -55,6 +56,12 @@ def assembled(part: Callable[[int], bytes], rank: int) -> Snapshot:
     return replace(snapshot, parcel=replace(snapshot.parcel, parts=parts), elsewhere=())
 
 
+def own_keys(snapshot: Snapshot) -> list[str]:
+    """Return the names of the buffers that a rank has copied for all, as no other has them."""
+    parts = (snapshot.parcel.parts[index] for index in snapshot.common.values())
+    return [key for key in parts if isinstance(key, str)]
+
+
 class SnapshotWriter:
     """Writes a rank's parts while the cell goes on, in a thread of low priority.
 
@@ -62,6 +69,8 @@ class SnapshotWriter:
     ----------
     folder : Path
     rank : int
+    replicas : Replicas
+        Gets what this rank alone has.
 
     Attributes
     ----------
@@ -69,8 +78,8 @@ class SnapshotWriter:
         The buffers of the rank's last snapshot: those that have not changed are linked from there.
     """
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._folder, self._rank = folder, rank
+    def __init__(self, folder: Path, rank: int, replicas: Replicas) -> None:
+        self._folder, self._rank, self._replicas = folder, rank, replicas
         self.before: list[Path] = []
         self._thread: threading.Thread | None = None
 
@@ -100,4 +109,5 @@ class SnapshotWriter:
         file = snapshot_file(self._folder, taken.number, self._rank)
         write_whole(file, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL))
         self.before = [folder]
-        return replace(taken, place=position.describe(), keys=parcel.keys)
+        took = self._replicas.send(folder, own_keys(snapshot))
+        return replace(taken, place=position.describe(), keys=parcel.keys, seconds=taken.seconds + took)

@@ -27,6 +27,7 @@ from ...protocol import SnapshotTaken
 from ...serialization.pickler import Packed
 from ...transport.blob_store import BlobFolder
 from ...transport.parcel import from_parcel
+from ..comm.process_group import connector
 from ..comm.rank_store import StoreChannel
 from ..control import Control
 from ..resume.position import Position
@@ -39,6 +40,7 @@ from ..telemetry.observer import Observer
 from .memory_ahead import MemoryAhead
 from .put_together import FilledFiles
 from .rank_state import RankState
+from .replicas import Replicas
 from .snapshot_files import SnapshotWriter, read_snapshot, snapshot_blobs, unasked_number
 from .state_copy import StateCopier
 
@@ -94,7 +96,7 @@ class Snapshots:
         self._num_best = 0  # snapshots because of the metric
         staging = Staging(world_size)
         self._copier = StateCopier(folder, state, rank=rank, world_size=world_size, control=control, staging=staging, shares=shares)
-        self._writer = SnapshotWriter(folder, rank)
+        self._writer = SnapshotWriter(folder, rank, Replicas(folder, connector()))
         self._ahead = MemoryAhead(rank, state, staging=staging, writer=self._writer, emitter=emitter)
 
     @contextmanager
