@@ -20,6 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ...system.patches import patched
 from ..module_tree import Found, IdentityMap, layers_taking_statistics, modules_in
+from .batch_norm_functions import batch_sums, normalized, of_channels
 from .batch_shard import BatchShard
 from .redistribute import Exchange, nothing_of
 
@@ -85,16 +86,13 @@ def _normalized(
 ) -> torch.Tensor:
     F._verify_batch_size(torch.Size((share.total, *x.shape[1:])))  # type: ignore[attr-defined]
     channels = x.shape[1]
-    dims = [dim for dim in range(x.dim()) if dim != 1]
-    shape = [channels if dim == 1 else 1 for dim in range(x.dim())]
     # Sums of differences from a value that all ranks have and that is near the mean: squares of large means would cancel.
     origin = x.new_zeros(channels) if running_mean is None else running_mean.detach().to(x.dtype, copy=True)
-    counted = x if share.num_samples else nothing_of(x) + origin.view(shape)
-    apart = counted - origin.view(shape)
+    counted = x if share.num_samples else nothing_of(x) + of_channels(origin, x)
     kind = torch.promote_types(x.dtype, torch.float32)
     count = x.new_full((1,), x.numel() / channels if share.num_samples else 0.0, dtype=kind)
     try:
-        sums = Exchange.sum(torch.cat([apart.sum(dims, dtype=kind), apart.square().sum(dims, dtype=kind), count]))
+        sums = Exchange.sum(torch.cat([*batch_sums(counted, origin, kind), count]))
     except BaseException:
         _uncount(running_mean)
         raise
@@ -109,8 +107,7 @@ def _normalized(
         if running_var is not None:
             running_var.data.lerp_((variance * (total / (total - 1))).to(running_var.dtype), momentum)
     scale = torch.rsqrt(variance + eps) if weight is None else weight * torch.rsqrt(variance + eps)
-    result = (x - mean.view(shape)) * scale.view(shape)
-    return (result if bias is None else result + bias.view(shape)).to(x.dtype)
+    return normalized(x, mean, scale, torch.zeros_like(scale) if bias is None else bias).to(x.dtype)
 
 
 def _uncount(running_mean: torch.Tensor | None) -> None:

@@ -1,0 +1,86 @@
+"""Sums over a batch and a normalized batch whose graphs keep the batch alone, as PyTorch's own BatchNorm does.
+
+Of plain operations autograd would keep what lies between them too: twice the batch for each layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class _Sums(torch.autograd.Function):
+    """Sums of differences from a value, and of their squares: of x ``(b, C, …)`` and an origin ``(C,)``, twice ``(C,)``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, origin: torch.Tensor, kind: torch.dtype) -> Any:
+        ctx.save_for_backward(x, origin)
+        ctx.save_for_forward(x, origin)
+        ctx.kind = kind
+        apart = x - of_channels(origin, x)
+        sums = apart.sum(dims_of(x), dtype=kind)
+        return sums, apart.square_().sum(dims_of(x), dtype=kind)
+
+    @staticmethod
+    def backward(ctx: Any, of_sum: torch.Tensor, of_squares: torch.Tensor) -> Any:
+        x, origin = ctx.saved_tensors
+        apart = x - of_channels(origin, x)
+        return (apart * of_channels(2 * of_squares, x) + of_channels(of_sum, x)).to(x.dtype), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:
+        x, origin = ctx.saved_tensors
+        apart = x - of_channels(origin, x)
+        return tangent.sum(dims_of(x), dtype=ctx.kind), (2 * apart * tangent).sum(dims_of(x), dtype=ctx.kind)
+
+
+class _Normalized(torch.autograd.Function):
+    """What a layer returns for x ``(b, C, …)``: less a mean, times a scale, plus a bias, each ``(C,)``."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, mean, scale)
+        ctx.save_for_forward(x, mean, scale)
+        ctx.dtypes = x.dtype, mean.dtype, scale.dtype, bias.dtype
+        result: torch.Tensor = x - of_channels(mean, x)
+        return result.mul_(of_channels(scale, x)).add_(of_channels(bias, x))
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, mean, scale = ctx.saved_tensors
+        of_x, of_mean, of_scale, of_bias = ctx.dtypes
+        passed = grad * of_channels(scale, x)
+        total = grad.sum(dims_of(x))
+        spread = (grad * (x - of_channels(mean, x))).sum(dims_of(x))
+        return passed.to(of_x), (-scale * total).to(of_mean), spread.to(of_scale), total.to(of_bias)
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, of_mean: torch.Tensor, of_scale: torch.Tensor, of_bias: torch.Tensor) -> torch.Tensor:
+        x, mean, scale = ctx.saved_tensors
+        apart = x - of_channels(mean, x)
+        moved = (tangent - of_channels(of_mean, x)) * of_channels(scale, x) + apart * of_channels(of_scale, x)
+        result: torch.Tensor = moved + of_channels(of_bias, x)
+        return result
+
+
+def batch_sums(x: torch.Tensor, origin: torch.Tensor, kind: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the sums over a batch ``(b, C, …)`` of differences from `origin` ``(C,)`` and of their squares, each ``(C,)``."""
+    sums: tuple[torch.Tensor, torch.Tensor] = _Sums.apply(x, origin, kind)  # type: ignore[no-untyped-call]
+    return sums
+
+
+def normalized(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """Return a batch ``(b, C, …)`` less a mean, times a scale, plus a bias, each ``(C,)``."""
+    result: torch.Tensor = _Normalized.apply(x, mean, scale, bias)  # type: ignore[no-untyped-call]
+    return result
+
+
+def dims_of(x: torch.Tensor) -> list[int]:
+    """Return the dims over which the layer takes statistics."""
+    return [dim for dim in range(x.dim()) if dim != 1]
+
+
+def of_channels(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Return values ``(C,)`` so that they go with ``(b, C, …)``."""
+    return values.view([-1 if dim == 1 else 1 for dim in range(x.dim())])
