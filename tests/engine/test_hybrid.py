@@ -40,6 +40,7 @@ def test_each_rank_has_its_part_of_its_stage_alone(ranks):
     size = sum(sum(of_rank["parameters"]) for of_rank in found)
     for of_rank, same_stage in zip(found, found[2:] + found[:2], strict=True):
         assert not of_rank["whole"]
+        assert of_rank["buffers"] <= sum(of_rank["parameters"]) + sum(same_stage["parameters"]), "of the stage alone"
         assert 0.15 * size < sum(of_rank["parameters"]) < 0.35 * size
         assert of_rank["gradients"] == of_rank["parameters"]
         assert sum(of_rank["moments"]) == 2 * sum(of_rank["parameters"])

@@ -134,16 +134,18 @@ def test_two_models_of_which_one_is_called_on_the_other(ranks):
         assert of_rank["bytes"] > 0
 
 
-def hold(run: Run, degrees: Mapping[str, int] | None = None) -> dict[str, list[int]]:
-    """Return the bytes that a rank has of parameters, gradients and moments after some steps."""
+def hold(run: Run, degrees: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Return the bytes that a rank has of parameters, gradients, moments and buffers after some steps, the first two not handed on."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run_cell(pipeline_cells.DROPOUT, "setup", namespace)
     training = run.training(namespace["model"], namespace["optimizer"], global_draws=True)
     memory = shared_memory()
     assert memory is not None
-    staged = PipelineTraining(training, memory, mesh=None if degrees is None else Mesh(run.rank, degrees))
+    mesh = None if degrees is None else Mesh(run.rank, degrees)
+    staged = PipelineTraining(training, memory, mesh=mesh, steps_done=lambda: training._observer.step)
     with training.installed(), staged.installed():
         run_cell(LOOP, "cell", namespace)
+        assert staged.calls.num_calls
         shards = staged.store.shards()
         moments = [v for _, _, _, kept, rows, _ in staged.steps.sharded() for v in (rows.rows,)]
         return {
@@ -151,6 +153,7 @@ def hold(run: Run, degrees: Mapping[str, int] | None = None) -> dict[str, list[i
             "whole": [shard.nbytes for shard in shards if shard.full is not None],
             "gradients": [0 if shard.gradient is None else shard.gradient.nbytes for shard in shards],
             "moments": [moment.nbytes for moment in moments],
+            "buffers": staged.store.buffered,
         }
 
 
@@ -159,6 +162,7 @@ def test_each_rank_has_its_stage_alone(ranks):
     size = sum(sum(of_rank["parameters"]) for of_rank in found)
     for of_rank in found:
         assert not of_rank["whole"]
+        assert not of_rank["buffers"], "those of the first steps are given back"
         assert 0.3 * size < sum(of_rank["parameters"]) < 0.7 * size
         assert of_rank["gradients"] == of_rank["parameters"]
         assert sum(of_rank["moments"]) == 2 * sum(of_rank["parameters"])

@@ -47,6 +47,9 @@ class Stages(Protocol):
     def stage_parameters(self, modules: Sequence[nn.Module], stage: int) -> Sequence[Any] | None:
         """Return the parameters of `modules`; ``None`` where the rank of `stage` cannot compute with them for others."""
 
+    def free_buffers(self) -> None:
+        """Let the system have memory that nobody uses."""
+
 
 class StageCalls:
     """What one rank asks of others and does for them.
@@ -90,6 +93,8 @@ class StageCalls:
 
     def forward(self, sharded: ShardedCall, own_call: Callable[[Any], Any], own: Any) -> Any:
         """Make a model's call on the rank's part of a batch. Collective."""
+        if not self.num_calls:  # what was fetched in the steps before is computed elsewhere from now on
+            self._store.free_buffers()
         self.num_calls += 1
         self.call = ModelCall(sharded, self.num_calls, None if sharded.draws is None else sharded.draws.current)
         self.num_with_graph += torch.is_grad_enabled()

@@ -109,6 +109,7 @@ class StageGradients(ShardedGradients):
                 self._stages.memory.all_reduce(full)
                 assert shard.parameter.grad is not None
                 shard.parameter.grad.add_(full)
+        self._stages.gradients.trim(0)  # what is added up here needs none
 
     def _rows_of(self, shard: ParameterShard, gradient: torch.Tensor | None) -> torch.Tensor:
         """Return the rows of the sum of what the ranks of the stage have. Collective among these."""

@@ -133,6 +133,12 @@ class StageStore(ParameterStore):
                 found[id(shard)] = shard
         return list(found.values())
 
+    def free_buffers(self) -> None:
+        """Let the system have what is free of buffers for whole parameters, and for rows of their gradients."""
+        self.sweep()
+        self._pool.trim(0)
+        self.gradients.trim(0)
+
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
         """Return what makes a model's call: the rank with others, or by itself."""
         return sharded.own_call if self.handover is None else self.handover.computed_by(sharded)

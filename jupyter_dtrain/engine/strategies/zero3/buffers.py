@@ -26,6 +26,11 @@ class BufferPool:
     def __init__(self) -> None:
         self._blocks: list[torch.UntypedStorage] = []  # the least recently used first
 
+    @property
+    def num_bytes(self) -> int:
+        """How many bytes there are, given out or not."""
+        return sum(block.nbytes() for block in self._blocks)
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Return a tensor of undefined numbers."""
         size = torch.Size(shape).numel() * dtype.itemsize  # and no more: what a snapshot has of it is all of a tensor

@@ -55,6 +55,11 @@ class ParameterStore(ParameterRegistry):
         self.full_tensor: Callable[[Any], Any] = lambda value: value  # of what spans the ranks
         self.before_replicating: Callable[[], None] = lambda: None  # what optimizers keep has the rows of parameters
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of buffers for whole parameters, and for rows of their gradients."""
+        return self._pool.num_bytes + self.gradients.num_bytes
+
     def fetch(self, shards: Iterable[ParameterShard]) -> None:
         """Have all of some parameters."""
         with Counted(COMMUNICATION), outside_transforms():
