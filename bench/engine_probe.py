@@ -25,7 +25,7 @@ def num_read() -> int:
 
 
 def held(apart: Sequence[torch.Tensor]) -> list[int]:
-    """Return the bytes of tensors that this engine has to itself, of its rows, which others may read, and of buffers for what is whole.
+    """Return the bytes of tensors that this engine has to itself, and of its rows, which others may read.
 
     What came from the notebook lies once for all engines, as bytes: it is not counted, nor are data sets, `apart`. The places of exchanges
     are no tensors of the model: 4 MiB of each engine, whatever it trains.
@@ -45,19 +45,36 @@ def held(apart: Sequence[torch.Tensor]) -> list[int]:
                 storage = one.untyped_storage()
                 if storage._cdata not in seen:
                     found[storage._cdata] = storage.nbytes()
-        return [sum(found.values()), sum(one.nbytes for one in arenas), sum(block.nbytes() for block in blocks)]
+        return [sum(found.values()), sum(one.nbytes for one in arenas)]
 
 
 class Allocated:
-    """The most that PyTorch's allocator gives out above what was there as the ``with`` block began."""
+    """The most that PyTorch's allocator gives out above what was there as the ``with`` block began, and the most in buffers.
+
+    Attributes
+    ----------
+    peak, buffers : int
+        In bytes.
+    """
 
     def __enter__(self) -> Allocated:
+        pools = [one for one in gc.get_objects() if type(one) is BufferPool]
+        self._empty = empty = BufferPool.empty
+        self.buffers = sum(one.num_bytes for one in pools)
+
+        def noted(pool: BufferPool, *args: Any) -> torch.Tensor:
+            found = empty(pool, *args)
+            self.buffers = max(self.buffers, sum(one.num_bytes for one in pools))
+            return found
+
+        BufferPool.empty = noted  # type: ignore[method-assign, assignment]
         self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
         self._profile.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._profile.stop()
+        BufferPool.empty = self._empty  # type: ignore[method-assign]
         found: Any = self._profile.profiler
         events = sorted((one.start_ns(), one.nbytes()) for one in found.kineto_results.events() if one.name() == "[memory]")
         self.peak = max(accumulate(size for _, size in events), default=0)

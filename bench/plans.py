@@ -40,7 +40,7 @@ for x, y in loader:
     with Allocated() as allocated:
         criterion(model(x), y).backward()
         optimizer.step()
-    parts = [there[0], allocated.peak, there[1], held(loader.dataset.tensors)[2]]
+    parts = [there[0], allocated.peak, there[1], allocated.buffers]
 found = jupyter_dtrain.gather(dict(parts=parts, times=times[3:], exchanged=exchanged[-1]))
 """
 PREDICT = """

@@ -56,7 +56,6 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
             table(found),
             "",
             choice(found, wanted, room_for_each(wanted, device=device))[1],
-            *filter(None, [trained.not_counted]),
         )
     )
 

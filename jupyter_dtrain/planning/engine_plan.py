@@ -11,6 +11,7 @@ from ..strategies import Divided, Feature, StrategyInfo
 from .exchange import exchanged
 from .live_bytes import LayerMemory, StepMemory
 from .model_cut import cut
+from .stage_memory import StageMemory, stages_of
 from .step_time import Speeds, seconds
 
 MARGIN = 1.15
@@ -111,16 +112,16 @@ def groups_of_engines(number: int) -> list[int]:
 
 
 def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1) -> Plan:
-    """Return what an engine takes of `number`, in so many groups that each have all of the model.
-
-    Of a strategy that divides by blocks it is what the engine with the most has at most, its n-th and one block, with activations as if
-    all parts had equally many.
-    """
+    """Return what an engine takes of `number`, in so many groups that each have all of the model: the one with most."""
     mesh = f"{DATA_PARALLEL}={groups},{info.axis}={number // groups}" if groups > 1 else ""
     if divides_columns(info):
         return _plan_by_columns(trained.steps, -(-trained.batch_size // groups), info, number, groups, mesh)
-    step = trained.steps[-(-trained.batch_size // number)]
+    samples = -(-trained.batch_size // number)
+    step = trained.steps[samples]
     parts = number // groups  # of the model in a group
+    if info.by_blocks and step.work.hands_on:
+        found = [_plan_of_stage(step, stage, info, number, groups, mesh) for stage in stages_of(step, parts, samples)]
+        return max(found, key=lambda plan: plan.total)
     share = _largest_share(step, info, parts)
     parameters, gradients, optimizer, updating = (
         _part(size, share if one in info.divides else 1.0)
@@ -133,11 +134,11 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
     )
     if step.one_by_one and (info.by_blocks or info.divides == _STATE_ALONE):
         updating = step.updating  # of the largest parameter, which one engine has
-    passing = _between(step.ungraded, step.passing, gradients, step.gradients)
     whole = min(step.parameters, UNITS * step.largest) if Divided.PARAMETERS in info.divides and parts > 1 else 0
-    hands_on = info.by_blocks and step.work.hands_on
-    if info.by_blocks:  # those of one rank's part are added to those of the others
-        passing += gradients + (min(max(step.sizes, default=0), gradients) if hands_on else 0)
+    if whole:  # gradients are whole until they are added up, and there are buffers for the rows all the time
+        passing = step.ungraded
+    else:
+        passing = _between(step.ungraded, step.passing, gradients, step.gradients) - gradients
     if groups > 1:  # a stage lies on the engines of all groups, which fetch it to compute with it
         whole = max(whole, parameters)
         parameters, gradients, optimizer, updating = (-(-size // groups) for size in (parameters, gradients, optimizer, updating))
@@ -147,8 +148,26 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
         parameters=parameters + whole + step.buffers,
         gradients=gradients,
         optimizer=optimizer,
-        # Stages hand activations on from the third step on, and keep the buffers for gradients of the first two.
-        activations=_activations(passing, 0 if hands_on else gradients, step.remaining + updating),
+        activations=max(0, passing, step.remaining + updating),
+        mesh=mesh,
+    )
+
+
+def _plan_of_stage(step: StepMemory, stage: StageMemory, info: StrategyInfo, number: int, groups: int, mesh: str) -> Plan:
+    """Return what the engine takes that has a stage and hands activations on."""
+    parameters, gradients, optimizer = (_part(size, stage.share) for size in (step.parameters, step.gradients, step.optimizer))
+    updating = step.updating * stage.largest // max(step.largest, 1) if step.one_by_one else _part(step.updating, stage.share)
+    # As gradients of one engine's samples are added to those of the others, those of a layer are there three times.
+    begins = stage.passing + max(gradients, 2 * min(gradients, stage.largest))
+    ends = gradients + min(gradients, stage.piece) + min(gradients, stage.largest)  # the activations have been let go
+    rows = [-(-size // groups) for size in (parameters, gradients, optimizer, updating)]
+    return Plan(
+        engines=number,
+        strategy=info,
+        parameters=rows[0] + (parameters if groups > 1 else 0) + step.buffers,  # engines of a stage fetch it from each other
+        gradients=rows[1],
+        optimizer=rows[2],
+        activations=max(0, begins - rows[1], ends - rows[1], step.remaining + rows[3]),
         mesh=mesh,
     )
 
@@ -156,22 +175,24 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
 def _plan_by_columns(steps: Mapping[int, StepMemory], samples: int, info: StrategyInfo, number: int, groups: int, mesh: str) -> Plan:
     """Return what an engine takes that has its rows of large linear layers, and all else; `samples` are all of its group."""
     step, parts = steps[samples], number // groups
-    rows, columns = _away(step, number, number), _away(step, number, parts)
+    rows, columns, rest = _away(step, number, number), _away(step, number, parts), step.gradients - _away(step, number, 1 << 62).gradients
     # Of what is kept between layers that belong together it has its columns.
     hidden = sum(call.hidden for call in step.work.linears if call.is_divided(number)) * samples // max(step.work.samples, 1)
     hidden = hidden * (parts - 1) // parts
     gradients, optimizer = step.gradients - rows.gradients, step.optimizer - rows.optimizer
     updating = step.updating * (step.parameters - rows.parameters) // max(step.parameters, 1)
     begin, most = _fetched(step, number, parts) if groups > 1 else (0, 0)
-    passing = _between(step.ungraded, step.passing, step.gradients - columns.gradients + most, step.gradients)
-    passing = max(passing, step.ungraded + begin) - hidden
+    # Of a layer's gradient there are columns as it is computed, and these stay beside the rows, for which there are buffers.
+    largest = max((call.parameters for call in step.work.linears if call.is_divided(number)), default=0) * (parts - 1) // parts
+    passing = max(step.ungraded - largest + begin, step.passing - columns.gradients + most) - hidden
+    whole = max((layer.parameters for layer in step.layers if layer.is_tied and layer.is_divided(number)), default=0)
     return Plan(
         engines=number,
         strategy=info,
-        parameters=step.parameters + step.buffers - rows.parameters,
+        parameters=step.parameters + step.buffers - rows.parameters + whole,
         gradients=gradients,
         optimizer=optimizer,
-        activations=_activations(passing, gradients, step.remaining + updating),
+        activations=max(0, passing - rest, step.remaining + updating),
         mesh=mesh,
     )
 
@@ -205,11 +226,6 @@ def _away(step: StepMemory, number: int, parts: int) -> LayerMemory:
 def _between(ungraded: int, passing: int, part: int, gradients: int) -> int:
     """Return the most of a pass with `part` of the gradients, which is at most so far between that with none of them and that with all."""
     return ungraded + (passing - ungraded) * part // max(gradients, 1)
-
-
-def _activations(passing: int, gradients: int, stepping: int) -> int:
-    """Return what there is beside parameters, gradients and optimizer state as there is most of all."""
-    return max(0, passing - gradients, stepping)
 
 
 def _largest_share(step: StepMemory, info: StrategyInfo, parts: int) -> float:

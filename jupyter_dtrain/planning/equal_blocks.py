@@ -19,7 +19,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from .layer_calls import Calls
 from .live_bytes import LiveBytes
 from .model_cut import blocks_in
-from .step_work import Work
+from .step_work import Counts, Work
 
 LEAST = 3
 """Blocks that are equal, from which on there is any between the first and the last."""
@@ -33,7 +33,7 @@ class _Taken:
 
     most: int
     ungraded: int
-    work: tuple[int, int, int]
+    work: Counts
 
 
 @dataclass
@@ -129,13 +129,12 @@ class EqualBlocks:
         passed = dict(zip(graded, _edge(partial(self._begin_back, block), *graded.values()), strict=True))
         return tree_unflatten([passed.get(id(one), one) for one in outputs], out_spec)
 
-    def _begin(self) -> tuple[int, int, tuple[int, int, int]]:
-        return *self._live.begin(), self._work.counts()
+    def _begin(self) -> tuple[int, int, Counts]:
+        return *self._live.begin(), self._work.counts
 
-    def _taken(self, begun: tuple[int, int, tuple[int, int, int]]) -> _Taken:
+    def _taken(self, begun: tuple[int, int, Counts]) -> _Taken:
         most, ungraded = self._live.end()
-        flops, traffic, operations = (now - then for now, then in zip(self._work.counts(), begun[2], strict=True))
-        return _Taken(most - begun[0], ungraded - begun[1], (flops, traffic, operations))
+        return _Taken(most - begun[0], ungraded - begun[1], self._work.counts.since(begun[2]))
 
     def _begin_back(self, block: nn.Module) -> None:
         self._back = block, self._begin()
@@ -152,24 +151,24 @@ class EqualBlocks:
     def _stand(self, block: nn.Module, known: _Block, leaves: Sequence[Any], given: Sequence[torch.Tensor]) -> list[Any]:
         """Return what a block returns that is as one that is known."""
         self._calls.repeat(known.linears, [part for number, part in enumerate(block.modules()) if number in known.needed])
-        counts = self._work.counts()
+        counts = self._work.counts
         self._live.spike(known.forward.most, known.forward.ungraded)
         found = list(_standing(partial(self._back_through, block, known), known, leaves, *given))
-        self._work.set(counts, known.forward.work)
+        self._work.counts = counts.plus(known.forward.work)
         return [found.pop(0) if isinstance(one, tuple) else one for one in known.outputs]
 
     def _back_through(self, block: nn.Module, known: _Block, made: Callable[[], list[Any]]) -> list[Any]:
         taken = known.backward
         if taken is None:
             raise RuntimeError("a backward pass came to a block before the last one of its kind")
-        counts = self._work.counts()
+        counts = self._work.counts
         self._live.spike(taken.most, taken.ungraded)
         gradients = made()
         for parameter, is_graded in zip(block.parameters(), known.graded, strict=True):
             if is_graded and parameter.grad is None:
                 parameter.grad = torch.empty_like(parameter)
                 self._live.add_gradient(parameter.grad)
-        self._work.set(counts, taken.work)
+        self._work.counts = counts.plus(taken.work)
         return gradients
 
 

@@ -27,6 +27,7 @@ from .layer_calls import NO_RULES, Calls, Rules, is_divided_by_heads, is_wide
 from .live_bytes import Lap, LayerMemory, LiveBytes, StepMemory, between
 from .model_cut import groups_of
 from .step_work import LARGE, StepWork, Work
+from .work_space import WorkSpace
 
 Call = Callable[[nn.Module, Any], Any]
 
@@ -83,9 +84,10 @@ def train_on_fakes(
         ends: dict[int, StepMemory] = {}
         updated: Updated | None = None
         work: StepWork | None = None
+        space = WorkSpace()
         for share in dict.fromkeys((shares[-1], shares[0])):
             part = tree_map(lambda leaf, share=share: _part(leaf, size, share, mode, device), batch)
-            passed = _passed(model, part, call, rules, work, keeps_output=keeps_output)
+            passed = _passed(model, part, call, rules, work, space, keeps_output=keeps_output)
             work = passed.work
             updated = updated or update(model, optimizers)
             ends[share] = _memory(model, optimizers, passed, updated, rules)
@@ -109,21 +111,25 @@ def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -
     return mode.from_tensor(part.detach()).to(device)
 
 
-def _passed(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, *, keeps_output: bool) -> _Passed:
+def _passed(
+    model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, space: WorkSpace, *, keeps_output: bool
+) -> _Passed:
     """Go through a forward and a backward pass, and leave the gradients; what is computed is counted where it is not `known`.
 
     Equal blocks stand for each other, unless the model does something with them that needs each.
     """
     try:
-        return _pass(model, batch, call, rules, known, keeps_output=keeps_output, once=True)
+        return _pass(model, batch, call, rules, known, space, keeps_output=keeps_output, once=True)
     except Exception:  # whatever it is: a model that cannot be called says so again
         model.zero_grad()
-        return _pass(model, batch, call, rules, known, keeps_output=keeps_output, once=False)
+        return _pass(model, batch, call, rules, known, space, keeps_output=keeps_output, once=False)
 
 
-def _pass(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, *, keeps_output: bool, once: bool) -> _Passed:
+def _pass(
+    model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, space: WorkSpace, *, keeps_output: bool, once: bool
+) -> _Passed:
     work = Work()
-    live, groups = LiveBytes(work if known is None else None), groups_of(model)
+    live, groups = LiveBytes(work if known is None else None, space), groups_of(model)
     calls = Calls(model, rules, work, live.bytes_now)
     blocks = EqualBlocks(model, live, work, calls)
     for value in (*model.parameters(), *model.buffers(), *tree_leaves(batch)):
@@ -147,8 +153,7 @@ def _pass(model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWor
             del output
         loss.backward()
         lap = live.lap()
-    flops, traffic, operations = work.lap()
-    found = known or calls.found(StepWork(samples=batch_size_of(batch), flops=flops, traffic=traffic, operations=operations))
+    found = known or calls.found(StepWork(samples=batch_size_of(batch), passes=work.lap()))
     return _Passed(lap, found, name, tuple(sum(map(num_bytes, group)) for group in groups))
 
 
@@ -194,10 +199,12 @@ def _layers(model: nn.Module, optimizers: Sequence[Optimizer], rules: Rules) -> 
             rows, own = math.gcd(*pair.heads), [layer.weight, *([] if layer is pair.second else [layer.bias])]
             if not isinstance(layer, nn.Linear) and is_wide(layer):
                 found |= {id(p): (p, rows or max(layer.weight.shape), bool(rows)) for p in own if p is not None}
+    elsewhere = [id(p) for module in model.modules() if not is_divided_by_columns(module) for p in module._parameters.values()]
+    tied = {id(p) for layer in layers for p in layer.parameters(recurse=False)}.intersection(elsewhere)
     for parameter, rows, is_even in found.values():
         kept = [leaf for one in optimizers for leaf in tree_leaves(one.state.get(parameter, {})) if torch.is_tensor(leaf)]
         gradient = 0 if parameter.grad is None else num_bytes(parameter.grad)
-        yield LayerMemory(rows, num_bytes(parameter), gradient, sum(map(num_bytes, kept)), is_even)
+        yield LayerMemory(rows, num_bytes(parameter), gradient, sum(map(num_bytes, kept)), is_even, id(parameter) in tied)
 
 
 def _make_fake(model: nn.Module, mode: FakeTensorMode, device: str) -> dict[int, nn.Parameter]:

@@ -61,13 +61,13 @@ def update(model: nn.Module, optimizers: Sequence[Optimizer]) -> Updated:
                 for optimizer in optimizers:
                     optimizer.step()
                 after = live.lap()
-    _, traffic, operations = work.lap()
+    done = work.lap()
     size, rest = (sum(map(num_bytes, ones)) for ones in (stepped, parameters))
     return Updated(
         state=sum(num_bytes(leaf) for one in optimizers for leaf in tree_leaves([*one.state.values()]) if torch.is_tensor(leaf)),
         most=max(0, after.most - before.now),
-        traffic=traffic * rest // max(size, 1),
-        operations=operations * len(parameters) // max(len(stepped), 1),
+        traffic=done.traffic * rest // max(size, 1),
+        operations=done.operations * len(parameters) // max(len(stepped), 1),
         one_by_one=all(_alike(optimizer) is not None for optimizer in optimizers),
     )
 

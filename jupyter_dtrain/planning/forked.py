@@ -51,6 +51,9 @@ def _answer(function: Callable[[], Any], connection: Connection) -> None:
     import torch
 
     sys.stdout = sys.stderr = io.StringIO()  # what the notebook's own code prints is not for anybody
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # nor what libraries write
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
     torch.set_num_threads(1)  # those of the other process are not here
     gc.freeze()  # what there is of the notebook is looked at no more
     answer: tuple[str | None, Any]

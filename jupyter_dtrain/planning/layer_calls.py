@@ -75,7 +75,7 @@ class Calls:
         """Note calls of the model until the end of the ``with`` block; `is_divided` says which layers are large linear ones."""
         group_of = {id(parameter): index for index, group in enumerate(groups) for parameter in group}
         chains = {id(atom): index for index, part in enumerate(self._model.modules()) if _is_chain(part) for atom in _in_chain(part)}
-        begun: dict[int, int] = {}
+        begun: dict[int, tuple[int, int]] = {}  # bytes and FLOPs, by atom
         handles = []
         for module in self._model.modules():
             if module._parameters:
@@ -91,7 +91,7 @@ class Calls:
         for atom in atoms_of(self._model):
             group = min((group_of[id(parameter)] for parameter in atom.parameters()), default=-1)
             place = group, chains.get(id(atom), -1)
-            handles.append(atom.register_forward_pre_hook(lambda one, _: begun.update({id(one): self._work.flops})))
+            handles.append(atom.register_forward_pre_hook(lambda one, _: begun.update({id(one): (self._now(), self._work.counts.flops)})))
             handles.append(atom.register_forward_hook(lambda one, *of, place=place: self._note_atom(place, begun[id(one)], *of)))
         try:
             yield
@@ -121,7 +121,7 @@ class Calls:
         self.linears.append(LinearCall(all_bytes(given), out, int(flops), is_given, place, heads, hidden, size))
 
     def _begin(self, module: nn.Module, _: Any) -> None:
-        self._begun[self._ends.get(id(module), id(module))] = self._now(), self._work.flops
+        self._begun[self._ends.get(id(module), id(module))] = self._now(), self._work.counts.flops
 
     def _hidden(self, module: nn.Module, returned: int) -> int:
         return max(0, self._now() - self._begun[id(module)][0] - returned) if id(module) in self._begun else 0
@@ -130,12 +130,13 @@ class Calls:
         given = {id(one): one for one in (*args[:3], *(kwargs.get(name) for name in ("query", "key", "value"))) if torch.is_tensor(one)}
         passed = [one for one in given.values() if one.requires_grad]
         size = sum(bytes_of(parameter) for parameter, *_ in heads.by_heads)
-        flops, out = 3 * (self._work.flops - self._begun[id(module)][1]), all_bytes(returned)
+        flops, out = 3 * (self._work.counts.flops - self._begun[id(module)][1]), all_bytes(returned)
         hidden = self._hidden(module, out)
         self.linears.append(LinearCall(all_bytes(passed), out, flops, bool(passed), "heads", heads.number, hidden, size))
 
-    def _note_atom(self, place: tuple[int, int], begun: int, given: Any, returned: Any) -> None:
-        self._atoms.append(AtomCall(*place, all_bytes(given), all_bytes(returned), self._work.flops - begun, _has_gradient(given)))
+    def _note_atom(self, place: tuple[int, int], begun: tuple[int, int], given: Any, returned: Any) -> None:
+        kept, flops = self._now() - begun[0], self._work.counts.flops - begun[1]
+        self._atoms.append(AtomCall(*place, all_bytes(given), all_bytes(returned), flops, _has_gradient(given), kept))
 
     def found(self, work: StepWork) -> StepWork:
         """Return `work` with the calls."""

@@ -14,18 +14,23 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from .step_work import StepWork, Work
+from .work_space import WorkSpace
 
 _DEVICE = torch.ops.prim.device.default
 
 
 class LayerMemory(NamedTuple):
-    """Bytes of what there is of a parameter of a large linear layer, and its rows, or heads, of which each engine has as many."""
+    """Bytes of what there is of a parameter of a large linear layer, and its rows, or heads, of which each engine has as many.
+
+    `is_tied`: whether a layer of another kind has it too, and gets it whole.
+    """
 
     rows: int
     parameters: int
     gradients: int
     optimizer: int
     is_even: bool = False
+    is_tied: bool = False
 
     def is_divided(self, engines: int) -> bool:
         """Return whether so many engines divide it."""
@@ -107,6 +112,8 @@ class LiveBytes(TorchDispatchMode):
     ----------
     work : Work, optional
         Counts what the operations do.
+    space : WorkSpace, optional
+        Says what libraries need within operations.
 
     Attributes
     ----------
@@ -114,9 +121,9 @@ class LiveBytes(TorchDispatchMode):
         The most that were there at once.
     """
 
-    def __init__(self, work: Work | None = None) -> None:
+    def __init__(self, work: Work | None = None, space: WorkSpace | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._work = work
+        self._work, self._space = work, space
         self.peak = 0
         self._most = self._ungraded = 0  # since the last lap
         self._now = self._graded = 0
@@ -124,8 +131,8 @@ class LiveBytes(TorchDispatchMode):
         self._there: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # bytes, by the storage's address
         self._gradients: set[int] = set()
 
-    def add(self, value: object) -> None:
-        """Count the tensor `value`, if it is one and its storage is not counted yet."""
+    def add(self, value: object, least: int = 0) -> None:
+        """Count the tensor `value`, if it is one and its storage is not counted yet, as `least` bytes or more."""
         if not isinstance(value, torch.Tensor):
             return
         try:
@@ -134,8 +141,9 @@ class LiveBytes(TorchDispatchMode):
             return
         key = storage._cdata
         if key not in self._there:
-            self._there[key] = storage.nbytes(), weakref.ref(storage, partial(self._freed, key))
-            self._now += storage.nbytes()
+            size = max(storage.nbytes(), least)
+            self._there[key] = size, weakref.ref(storage, partial(self._freed, key))
+            self._now += size
             self._look()
 
     def add_gradient(self, value: torch.Tensor) -> None:
@@ -193,8 +201,13 @@ class LiveBytes(TorchDispatchMode):
         if func is _DEVICE and isinstance(args[0], FakeTensor):  # autograd asks often, and the way through PyTorch's own mode is long
             return args[0].fake_device
         result = func(*args, **(kwargs or {}))
+        space = self._space.of(func, args, kwargs or {}) if self._space is not None else None
+        if space is not None:
+            self.spike(space.most, space.most)
+            for leaf, size in zip((result,) if isinstance(result, torch.Tensor) else result, space.returned, strict=True):
+                self.add(leaf, size)
         for leaf in (result,) if isinstance(result, torch.Tensor) else tree_leaves(result):
             self.add(leaf)
         if self._work is not None:
-            self._work.add(func, args, kwargs or {}, result)
+            self._work.add(func, args, kwargs or {}, result, None if space is None else space.seconds)
         return result

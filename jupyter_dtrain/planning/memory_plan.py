@@ -40,8 +40,6 @@ class Trained:
         Samples of a global batch.
     steps : dict of int to StepMemory
         By the number of samples of a share.
-    not_counted : str
-        What comes on top, in a sentence.
     speeds : Speeds
         Of this machine.
     """
@@ -50,7 +48,6 @@ class Trained:
     optimizers: list[Optimizer]
     batch_size: int
     steps: dict[int, StepMemory]
-    not_counted: str
     speeds: Speeds = field(default_factory=Speeds)
 
 
@@ -114,14 +111,7 @@ def measure(
         )
     except UsageError as error:
         raise UsageError(f"What {name} takes cannot be told before the cell runs: {error}. While it runs, the sidebar shows it.") from None
-    return Trained(name, optimizers, size, steps, _not_counted(model, device), speeds)
-
-
-def _not_counted(model: nn.Module, device: str) -> str:
-    """Return what a step takes beside its tensors, where that is much."""
-    if device == "cpu" and any(isinstance(module, nn.LSTM) for module in model.modules()):
-        return "The work space of oneDNN for nn.LSTM comes on top: about as much as its activations."
-    return ""
+    return Trained(name, optimizers, size, steps, speeds)
 
 
 def strategies_on(device: str) -> list[StrategyInfo]:
@@ -170,10 +160,6 @@ def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) ->
     return f"`{plan.option}` would take {size_text(plan.total)} on each of {engines} engines, where {taken} takes {size_text(own.total)}."
 
 
-ROUGH = "Where linear layers are divided, and for meshes, memory may be 20 % more or less: not all that groups fetch for a moment is known."
-"""What a table with such rows says below."""
-
-
 def table(found: Sequence[Plan]) -> str:
     """Return plans as text."""
     lines: list[tuple[str, ...]] = [
@@ -183,9 +169,7 @@ def table(found: Sequence[Plan]) -> str:
         parts = (plan.total, plan.parameters, plan.gradients, plan.optimizer, plan.activations, plan.exchanged)
         lines.append((str(plan.engines), plan.name, *map(size_text, parts), duration_text(plan.seconds)))
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    rows = ["  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines]
-    is_rough = any(plan.mesh or divides_columns(plan.strategy) for plan in found)
-    return "\n".join([*rows, ROUGH] if is_rough else rows)
+    return "\n".join("  ".join(f"{text:>{width}}" for text, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def duration_text(seconds: float) -> str:

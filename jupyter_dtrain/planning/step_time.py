@@ -1,7 +1,8 @@
 """How long a step takes under a strategy: what it computes and exchanges, by the speeds of this machine.
 
 A figure for comparing plans with each other. Speeds are those of a matrix product, of memory and of small operations, measured for some
-hundredths of a second where the step runs on fakes; a convolution, a cache and other processes come to other times, for all plans alike.
+hundredths of a second where the step runs on fakes. Convolutions and LSTMs are slower by far, and tried (:mod:`.work_space`). Caches and
+other processes come to other times, for all plans alike.
 """
 
 from __future__ import annotations
@@ -65,18 +66,20 @@ def seconds(
     """Return the seconds of a step; `exchange` is what an engine reads in it, the other parameters are those of :func:`.exchanged`."""
     work, parts = step.work, engines // groups
     scale = samples / max(work.samples, 1)
+    flops, traffic = work.passes.flops - work.passes.tried_flops, work.passes.traffic - work.passes.tried_traffic
     # Each byte that is read was written by the other.
     passing = 2 * exchange.num_bytes / speeds.num_bytes + exchange.meetings * PER_MEETING
     updating = work.updating / speeds.num_bytes, work.updates * speeds.per_operation
 
     def computing(part: float) -> float:
-        return part * (work.flops / speeds.flops + work.traffic / speeds.num_bytes) + work.operations * speeds.per_operation
+        return (
+            part * (flops / speeds.flops + traffic / speeds.num_bytes + work.passes.seconds) + work.passes.operations * speeds.per_operation
+        )
 
     if by_columns:
-        linear = sum(call.flops for call in work.linears if call.is_divided(engines)) / max(work.flops, 1)
+        linear = sum(call.flops for call in work.linears if call.is_divided(engines)) / max(flops, 1)
         divided = sum(layer.parameters for layer in step.layers if layer.is_divided(engines)) / max(step.parameters, 1)
-        traffic = work.traffic / speeds.num_bytes
-        saved = linear * (1 - 1 / parts) * (work.flops / speeds.flops + traffic * _OF_LINEAR)
+        saved = linear * (1 - 1 / parts) * (flops / speeds.flops + traffic / speeds.num_bytes * _OF_LINEAR)
         rest = 1 - divided * (1 - 1 / engines)
         return computing(scale / groups) - scale / groups * saved + updating[0] * rest + updating[1] + passing
     if Divided.PARAMETERS in info.divides and info.by_blocks and work.hands_on:

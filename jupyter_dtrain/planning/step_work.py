@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
@@ -39,7 +39,8 @@ class LinearCall(NamedTuple):
 class AtomCall(NamedTuple):
     """A call of what is computed in one piece: the place of its first parameter among the model's groups, and bytes of tensors.
 
-    `chain`: which ``nn.Sequential`` calls it, -1: other code. `flops`: of its forward pass.
+    `chain`: which ``nn.Sequential`` calls it, -1: other code. `flops`: of its forward pass. `kept`: bytes that are there after it and were
+    not before, what it returns among them.
     """
 
     group: int
@@ -48,6 +49,29 @@ class AtomCall(NamedTuple):
     returned: int
     flops: int
     is_given_gradient: bool
+    kept: int = 0
+
+
+class Counts(NamedTuple):
+    """Floating-point operations, bytes that are read and written, and operations.
+
+    `seconds`: of those that were tried; `tried_flops`, `tried_traffic`: what these have of the rest.
+    """
+
+    flops: int = 0
+    traffic: int = 0
+    operations: int = 0
+    seconds: float = 0.0
+    tried_flops: int = 0
+    tried_traffic: int = 0
+
+    def plus(self, other: Counts) -> Counts:
+        """Return the sums."""
+        return Counts._make([one + more for one, more in zip(self, other, strict=True)])
+
+    def since(self, before: Counts) -> Counts:
+        """Return the differences."""
+        return Counts._make([one - less for one, less in zip(self, before, strict=True)])
 
 
 @dataclass(frozen=True)
@@ -58,8 +82,8 @@ class StepWork:
     ----------
     samples : int
         Of the share of which this is.
-    flops, traffic, operations : int
-        Of the forward and the backward pass: floating-point operations, bytes that are read and written, and how many operations.
+    passes : Counts
+        Of the forward and the backward pass.
     updating, updates : int
         Bytes and operations of the optimizer.
     fetched : int
@@ -75,9 +99,7 @@ class StepWork:
     """
 
     samples: int = 0
-    flops: int = 0
-    traffic: int = 0
-    operations: int = 0
+    passes: Counts = field(default_factory=Counts)
     updating: int = 0
     updates: int = 0
     fetched: int = 0
@@ -89,33 +111,29 @@ class StepWork:
 
 
 class Work:
-    """Adds up what operations do, as :class:`.LiveBytes` shows them."""
+    """Adds up what operations do, as :class:`.LiveBytes` shows them.
+
+    Attributes
+    ----------
+    counts : Counts
+    """
 
     def __init__(self) -> None:
-        self.flops = self.traffic = self.operations = 0
+        self.counts = Counts()
 
-    def add(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Count an operation."""
+    def add(self, func: Any, args: Any, kwargs: Any, result: Any, seconds: float | None = None) -> None:
+        """Count an operation; one that was tried takes so many `seconds`."""
         if _is_view(func):
             return
-        self.operations += 1
-        self.traffic += all_bytes(args) + all_bytes(result)
+        traffic = all_bytes(args) + all_bytes(result)
         count = flop_registry.get(func._overloadpacket) or _MORE.get(func._overloadpacket)
-        if count is not None:
-            self.flops += int(count(*args, **kwargs, out_val=result))
+        flops = 0 if count is None else int(count(*args, **kwargs, out_val=result))
+        tried = Counts() if seconds is None else Counts(0, 0, 0, seconds, flops, traffic)
+        self.counts = self.counts.plus(tried._replace(flops=flops, traffic=traffic, operations=1))
 
-    def counts(self) -> tuple[int, int, int]:
-        """Return FLOPs, bytes and operations so far."""
-        return self.flops, self.traffic, self.operations
-
-    def set(self, counts: tuple[int, int, int], more: tuple[int, int, int]) -> None:
-        """Have counted so much, and `more`."""
-        self.flops, self.traffic, self.operations = (one + other for one, other in zip(counts, more, strict=True))
-
-    def lap(self) -> tuple[int, int, int]:
-        """Return FLOPs, bytes and operations since the last lap."""
-        found = self.flops, self.traffic, self.operations
-        self.flops = self.traffic = self.operations = 0
+    def lap(self) -> Counts:
+        """Return what there was since the last lap."""
+        found, self.counts = self.counts, Counts()
         return found
 
 

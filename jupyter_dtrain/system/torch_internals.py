@@ -51,6 +51,7 @@ NAMES = {
     # -- what a cell will take
     "torch._subclasses.fake_tensor.FakeTensor": "on which device one is",
     "torch._subclasses.fake_tensor.FakeTensorMode": "a training step without data",
+    "torch._subclasses.fake_tensor.unset_fake_temporarily": "an operation that is tried with data",
     # -- models
     "torch.nn.modules.batchnorm._BatchNorm": "layers with statistics over the batch",
     "torch.nn.modules.batchnorm._NormBase": "layers with statistics over the batch",

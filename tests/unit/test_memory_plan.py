@@ -18,7 +18,8 @@ from jupyter_dtrain.planning import equal_blocks, fake_step, memory_plan
 from jupyter_dtrain.planning.cell_batch import batch_size_of
 from jupyter_dtrain.planning.engine_plan import plans
 from jupyter_dtrain.planning.live_bytes import LiveBytes
-from jupyter_dtrain.planning.memory_plan import ROUGH, choice, measure, table
+from jupyter_dtrain.planning.memory_plan import choice, measure, table
+from jupyter_dtrain.planning.work_space import most_allocated
 from jupyter_dtrain.strategies import Divided, StrategyInfo, find
 
 CELL = ast.parse("for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n    optimizer.step()")
@@ -143,15 +144,23 @@ def held(values, share):
     live = LiveBytes()
     for tensor in (*model.parameters(), *model.buffers(), x, y):
         live.add(tensor)
+
+    def step():
+        output = model(x)
+        loss = F.cross_entropy(output, y) if output.dim() != 3 else F.cross_entropy(output.flatten(0, 1), y.flatten())
+        loss.backward()
+        optimizer.step()
+        del output, loss
+        optimizer.zero_grad()
+
     with live:
-        for _ in range(2):
-            output = model(x)
-            loss = F.cross_entropy(output, y) if output.dim() != 3 else F.cross_entropy(output.flatten(0, 1), y.flatten())
-            loss.backward()
-            optimizer.step()
-            del output, loss
-            optimizer.zero_grad()
-    return live.peak
+        step()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # with more, some convolutions take more
+    try:
+        return live.bytes_now() + most_allocated(step)[0]
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -166,12 +175,7 @@ def test_the_bytes_of_a_step_are_predicted_within_a_tenth(name):
     assert not values["optimizer"].state
     assert found.batch_size == size
     for share in (size, size // 2):
-        real = held(made(name), share)
-        if name == "lstm":
-            assert found.steps[share].peak < real
-            assert "oneDNN for nn.LSTM comes on top" in found.not_counted
-        else:
-            assert found.steps[share].peak == pytest.approx(real, rel=0.1)
+        assert found.steps[share].peak == pytest.approx(held(made(name), share), rel=0.1)
 
 
 @pytest.mark.parametrize("name", ["mlp", "resnet"])
@@ -196,9 +200,7 @@ def test_layers_divided_by_columns_and_meshes_have_rows():
     assert grouped.parameters == rest + away / 4, "what engines of a place have is fetched to compute with it, as for a moment"
     assert grouped.gradients == tensor.gradients
     assert staged.gradients < pipeline.gradients
-    *_, last, note = table(found).splitlines()
-    assert last.split()[:2] == ["4", "dp=2,tp=2"]
-    assert note == ROUGH
+    assert table(found).splitlines()[-1].split()[:2] == ["4", "dp=2,tp=2"]
 
 
 @pytest.mark.parametrize("name", ["Adam", "SGD", "RMSprop", "Adagrad", "NAdam"])
@@ -351,12 +353,17 @@ def test_equal_blocks_are_gone_through_once_and_take_what_each_takes(monkeypatch
         monkeypatch.undo()
         return found, calls
 
+    def timeless(step):
+        """Return what a step takes but for the seconds of what was tried."""
+        work = step.work
+        return dataclasses.replace(step, work=dataclasses.replace(work, passes=work.passes._replace(seconds=0.0)))
+
     (alone, no_calls), (found, calls) = steps(each=True), steps(each=False)
     assert not no_calls
     assert len(calls) == 2 * {"encoder": 4, "residual": 3}[kind], "on both shares, all but the first and the last"
     for samples, step in found.items():
-        for name, value in vars(step).items():
-            expected = getattr(alone[samples], name)
+        for name, value in vars(timeless(step)).items():
+            expected = getattr(timeless(alone[samples]), name)
             assert value == (pytest.approx(expected, rel=0.05) if name in ("peak", "passing", "ungraded", "remaining") else expected), name
 
 
