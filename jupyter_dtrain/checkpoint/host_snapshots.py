@@ -85,6 +85,11 @@ class HostSnapshots(SnapshotFolder):
         """Return the buffers of snapshot `number`, which are fetched when they are opened."""
         return _HostBlobs(super().blobs(number).path, self._cluster)
 
+    def keep_here(self, number: int, *, world_size: int, keys: Iterable[str]) -> None:
+        """Fetch all of a snapshot; what cannot be had is missed when the run goes on."""
+        names = [f"{number}-{rank}" for rank in range(world_size)] + [f"{number}.blobs/{key}" for key in keys]
+        self._cluster.files.find([self._name(name) for name in names])
+
     def publish(self, number: int, *, world_size: int, keys: Iterable[str]) -> bool:
         """Let every host have the parts of all ranks, and all buffers."""
         self._wait(number)

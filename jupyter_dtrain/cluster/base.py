@@ -170,6 +170,24 @@ class Cluster(ABC):
     def exit_status(self, rank: int | None) -> int | None:
         """Return with what status the engine of `rank` (``None``: the controller) has ended, as far as is known; negative: the signal."""
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether a scheduler takes hosts away, which wait until :meth:`let_go`."""
+        return False
+
+    def let_go(self) -> None:  # noqa: B027  # no scheduler has given this host
+        """Let hosts that are leaving end what runs there."""
+
+    def wait_for_hosts(self, on_progress: Progress) -> bool:  # noqa: ARG002  # there is one
+        """Wait for other hosts where all are lost and a scheduler gives others; return whether there are.
+
+        Raises
+        ------
+        ClusterError
+            They do not come.
+        """
+        return False
+
     def why_lost(self, rank: int) -> str:  # noqa: ARG002  # of one host there is nothing to say
         """Return why the engine of `rank` has ended where that is not its own end; empty where it is, or nobody knows."""
         return ""

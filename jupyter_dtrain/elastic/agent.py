@@ -23,6 +23,7 @@ from ..protocol.bus import Bus
 from ..strategies import DEFAULT, Feature, find
 from ..system.interpreter import Interrupts
 from .balance import Balance, describe_shares
+from .departure import Departure
 from .generation import Generation
 from .liveness import LivenessCheck
 from .main_thread_output import Output
@@ -76,7 +77,7 @@ class Agent:
         self._strategy = find(DEFAULT)
         self._roll_back = RollBack()
         self._pauses = Pauses(group.num_ranks, on_paused=self._note_paused)
-        self._liveness = LivenessCheck()
+        self._liveness, self._departure = LivenessCheck(), Departure(keeper, self._tell)
         self.interrupted = self.pressed = False
         self.restarts = Restarts()
         self._replacement = EngineReplacement(
@@ -193,7 +194,7 @@ class Agent:
         where, through = execution.ask_where, execution.is_through
 
         def computed() -> list[float | None]:
-            return [self.cluster.cpu_time(rank) for rank in range(self._replacement.group.num_ranks)]
+            return [*map(self.cluster.cpu_time, range(self._replacement.group.num_ranks))]
 
         self._stall = stall = Watchdog(task.world_size, ask=where, say=self._tell, computed=computed, through=through)
         events.subscribe(Message, self._keeper.note)
@@ -222,13 +223,13 @@ class Agent:
         if unwanted := execution.at_work(self.restarts.ranks):
             self.cluster.send_signal(signal.SIGKILL, unwanted)
         self._liveness.look(execution, self.cluster)
+        self._departure.look(self.cluster)
         if self._stall is not None:
             self._stall.note(None) if self._pauses.reached else self._stall.look()
         if self._balance is not None and (speeds := self._balance.due()) is not None:
             execution.share_by(self._balance.number, speeds)
             self._tell_all([describe_shares(speeds)] if self._balance.number == 1 else [])
-        keeper = self._keeper
-        if (number := keeper.due(idle=self._pauses.reached)) is not None:
+        if (number := (keeper := self._keeper).due(idle=self._pauses.reached)) is not None:
             execution.take_snapshot(number)
         self._tell_all(keeper.news())
         if self._writer is not None:

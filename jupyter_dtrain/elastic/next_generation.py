@@ -148,6 +148,9 @@ class NextGeneration:
             )
         if cause.lost and not self._replacement.replace(cause.lost, newest):
             return None
+        if cause.lost and self._replacement.has_new_hosts:
+            self._replacement.cluster.files.send(task.parcel.keys)
+            self._keeper.publish()
         if cause.more and not cause.lost:
             self._replacement.take_back(newest)
         return self._task_of_next(task, execution.seen)

@@ -89,6 +89,8 @@ class EngineReplacement:
         Of the generation that is at work, or is to come.
     elastic : tuple of int, optional
         With how few ranks the run may go on, and with how many again.
+    has_new_hosts : bool
+        The last engines are on hosts that have nothing of the run yet.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class EngineReplacement:
     ) -> None:
         self.group = group
         self.elastic: tuple[int, int] | None = None
+        self.has_new_hosts = False
         self._restarts = restarts
         self._renew = renew
         self._events = events
@@ -122,7 +125,7 @@ class EngineReplacement:
 
     def replace(self, lost: Sequence[WorkerResult], snapshot: CompleteSnapshot | None) -> bool:
         """Put other engines in the place of those of the ranks `lost`, to go on from `snapshot`; return whether that can be."""
-        cluster = self.cluster
+        cluster, self.has_new_hosts = self.cluster, False
         place = snapshot.number if snapshot is not None else None
         ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
         if self._restarts.replace([end.rank for end in lost]):
@@ -144,6 +147,7 @@ class EngineReplacement:
         for attempt in range(MAX_ATTEMPTS):
             try:
                 if cluster.controller_alive:
+                    self.has_new_hosts |= cluster.wait_for_hosts(self._on_progress)
                     unreachable, gone = gone, []  # a second attempt is for those that have died meanwhile
                     self._replace(cluster, unreachable)
                 else:

@@ -84,7 +84,9 @@ _GONE = "its process has ended"
 _STUCK = "its process neither reported nor computed any more, and was ended"
 _SILENT = "it does not answer any more"
 _INTERRUPTED = "its process was interrupted by a signal, SIGINT"
+_LEAVING = "its host is being taken away"
 _OF_SEVERAL = {
+    _LEAVING: "their hosts are being taken away",
     _GONE: "their processes have ended",
     _STUCK: "their processes neither reported nor computed any more, and were ended",
     _SILENT: "they do not answer any more",
@@ -167,8 +169,10 @@ class RankEnds:
             )
         try:
             answered: Outcome = pickle.loads(call.result())
-            is_ended = answered.failure is not None and answered.interrupted and self._task.strategy.can_continue
-            return WorkerResult(rank, answered, _INTERRUPTED if is_ended and rank not in self.interrupted else "")
+            is_ended = answered.failure is not None and self._task.strategy.can_continue
+            if is_ended and self._cluster.is_leaving:  # processes that the cell has started may have ended by the scheduler's signal
+                return WorkerResult(rank, answered, _LEAVING)
+            return WorkerResult(rank, answered, _INTERRUPTED if is_ended and answered.interrupted and rank not in self.interrupted else "")
         except Exception as error:
             if self._cluster.has_ended(rank):
                 reason = self._gone(rank)

@@ -106,6 +106,9 @@ class SnapshotStore(ABC):
     def pass_on(self, name: str, rank: int) -> None:  # noqa: B027  # on one host it is there
         """Let rank 0 find the file `name` that `rank` has left beside its snapshots. Any thread may call this; it does not wait."""
 
+    def keep_here(self, number: int, *, world_size: int, keys: Iterable[str]) -> None:  # noqa: B027  # on one host it is
+        """Let all of a snapshot be on the notebook's host, as the others are going to end."""
+
     def publish(self, number: int, *, world_size: int, keys: Iterable[str]) -> bool:  # noqa: ARG002
         """Let every engine that there is now find a snapshot, of so many ranks and with these buffers; return whether that can be."""
         return True

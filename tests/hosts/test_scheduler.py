@@ -7,8 +7,10 @@ import re
 
 import pytest
 
+from jupyter_dtrain.elastic.departure import LEAVING
 from tests.hosts.conftest import opened
 from tests.hosts.test_several_hosts import SETUP, SHORT, TRAIN, assert_same, hosts_of, trained, waiting_for
+from tests.hosts.test_zero1_on_hosts import WIDE
 from tests.hosts.virtual_slurm import VirtualSlurm, why_no_slurm
 
 ENDLESS = TRAIN.format(epochs=1000, pause=0.1)
@@ -175,24 +177,28 @@ def test_a_detached_run_whose_job_is_cancelled_fails_with_that(notebook, slurm):
 
 
 @pytest.mark.long
-def test_a_job_that_is_requeued_is_told_and_the_run_goes_on_in_another(notebook, slurm):
-    """A file of the user's may let Slurm do that; agents that come later would find nobody."""
+@pytest.mark.parametrize("strategy", ["auto", "zero3"])
+def test_a_job_that_is_requeued_goes_on_by_itself(notebook, slurm, strategy):
+    """A file of the user's lets Slurm do that. What its nodes had of the run comes to the notebook's host before they end."""
     notebook.run("%distribute stop")
-    notebook.run(SETUP + TRAIN.format(epochs=10, pause=0))
+    notebook.run(WIDE + TRAIN.format(epochs=10, pause=0))
     wanted = trained(notebook)
     notebook.run("open('requeue.sh', 'w').write('#SBATCH --requeue\\n')")
-    notebook.run(SETUP)
-    options = "--launcher slurm -n 2 --nodes 2 --launcher-config requeue.sh"
-    cell = notebook.start(f"%%distribute {options} --checkpoint-every 5\n{TRAIN.format(epochs=10, pause=0.1)}")
-    notebook.wait_for_stdout(cell, "epoch 2")
+    notebook.run(WIDE)
+    options = f"--launcher slurm -n 2 --nodes 2 --launcher-config requeue.sh --strategy {strategy}"
+    cell = notebook.start(f"%%distribute {options} --checkpoint-every 1h\n{TRAIN.format(epochs=10, pause=0.2)}")
+    notebook.wait_for_stdout(cell, "epoch 3")
     number = slurm.jobs()[0].split()[0]
     slurm.run("scontrol", "requeue", number)
+    waiting_for(lambda: slurm.jobs() == [f"{number} PENDING"])
+    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")  # and not in two minutes
     notebook.finish(cell)
-    assert cell.error[0] == "ClusterError"
-    assert f"its job {number} was requeued" in cell.error[1]
-    notebook.run("%distribute stop")
-    waiting_for(lambda: not slurm.jobs())
-    notebook.run("%distribute resume --launcher slurm -n 2 --nodes 2")
+    assert cell.ok, (cell.traceback, cell.notices)
+    told = " ".join(cell.notices)
+    assert LEAVING in told
+    assert f"its job {number} was requeued" in told
+    assert re.search(r"resuming from step \d+", told)
+    assert slurm.jobs() == [f"{number} RUNNING"]
     assert hosts_of(notebook) == ["h1", "h2"]
     assert_same(notebook, wanted)
 

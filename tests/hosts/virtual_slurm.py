@@ -33,7 +33,7 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=sched_interval=1,batch_sched_delay=0,bf_interval=1
 SlurmctldTimeout=30
 SlurmdTimeout=10
-KillWait=2
+KillWait=20
 OverTimeLimit=0
 ReturnToService=0
 SwitchType=switch/none

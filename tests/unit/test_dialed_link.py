@@ -95,3 +95,20 @@ def test_an_agent_that_finds_nobody_says_where_it_looked(link, monkeypatch):
     link.kill()
     with pytest.raises(ClusterError, match=rf"cannot be reached from here \(.*:{link.port}\)"):
         accept(invited, 0)
+
+
+def test_who_was_invited_finds_the_link_that_takes_the_place_of_one_that_has_ended(met):
+    first, requests, answers = met
+    invited = invitation([first])
+    requests.close()
+    answers.close()
+    assert first.wait(timedelta(seconds=5))
+    second = DialedLink(like=first)
+    try:
+        assert (second.port, second.key) == (first.port, first.key)
+        requests, answers, _, _ = accept(invited, 0)
+        answers.write(b"here again")
+        answers.flush()
+        assert second.answers.read(10) == b"here again"
+    finally:
+        second.kill()

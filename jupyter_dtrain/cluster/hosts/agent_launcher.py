@@ -32,12 +32,15 @@ class Agents:
         Why none is up on others, as sentences that begin with the host's name.
     release : callable
         Gives back what the agents ran in, such as a job; called once they have ended.
+    again : callable, optional
+        Waits for other agents, where all of these are lost, and returns their hosts; ``None``: there will be no others.
     """
 
     hosts: list[RemoteHost]
     num_engines: list[int | None]
     errors: list[str] = field(default_factory=list)
     release: Callable[[], None] = lambda: None
+    again: Callable[[Progress], list[RemoteHost]] | None = None
 
     def end(self) -> None:
         """Let the agents end."""
@@ -102,7 +105,9 @@ class AgentLauncher(Launcher):
             if problems := [finding.sentence for finding in findings_of(agents.hosts, address) if finding.is_fatal]:
                 raise ClusterError(" ".join(problems))
             plans = _plans(agents, options)
-            cluster = HostCluster.start_on(agents.hosts, plans, address, limit=options.start_timeout, on_progress=on_progress)
+            cluster = HostCluster.start_on(
+                agents.hosts, plans, address, limit=options.start_timeout, on_progress=on_progress, again=agents.again
+            )
         except BaseException:  # an interrupt as well
             agents.end()
             raise

@@ -77,6 +77,10 @@ class Job(ABC):
     def log(self) -> list[str]:
         """Return what was written by what started the agents, as far as it can be read here."""
 
+    def may_run_again(self) -> bool:
+        """Return whether its scheduler runs it again by itself where it takes away its nodes."""
+        return False
+
     def why_ended(self, node: str) -> str:  # noqa: ARG002  # most schedulers tell of jobs alone
         """Return why the agent of `node` has ended, as far as the scheduler knows; empty where it does not."""
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import ClassVar
 
 from ...cluster_options import ClusterOptions
@@ -84,17 +86,13 @@ class BatchLauncher(AgentLauncher):
             for link in links:
                 link.kill()
             raise
-        where = f"node {{}} of job {job.number}"
-        hosts = [
-            RemoteHost(where.format(at + 1), link, python=agent_python(options), explain=lambda host: _why(job, host))
-            for at, link in enumerate(links)
-        ]
-        found = Agents(hosts, each, release=job.cancel)
+        coming = ReturningAgents(job, links, python=agent_python(options))
+        hosts = coming.hosts()
+        found = Agents(hosts, each, release=coming.cancel)
         try:
-            _wait(job, hosts, tell)
-            for host in hosts:
-                host.wait_up(timedelta(seconds=1), waited=LOGIN)
-                host.name = host.facts["node"] or host.facts["host"]
+            coming.wait(hosts, tell)
+            coming.are_expected = job.may_run_again()
+            found.again = coming.again if coming.are_expected else None
         except ClusterError as error:
             found.errors.append(str(error))
             found.end()
@@ -105,13 +103,91 @@ class BatchLauncher(AgentLauncher):
         return found
 
 
+class ReturningAgents:
+    """The agents of a job, and those that come in their place where its scheduler runs it again.
+
+    Parameters
+    ----------
+    job : Job
+    links : sequence of DialedLink
+        That its script invites agents to, the same each time that it is run.
+    python : str
+        As of :class:`.RemoteHost`.
+
+    Attributes
+    ----------
+    are_expected : bool
+        Whether there may be others.
+    """
+
+    are_expected = False
+
+    def __init__(self, job: Job, links: Sequence[DialedLink], *, python: str) -> None:
+        self._job, self._links, self._python = job, list(links), python
+        self._lost: set[int] = set()  # where a link listens again
+        self._changing = threading.Lock()
+
+    def hosts(self) -> list[RemoteHost]:
+        """Return the hosts of the agents that come."""
+        self._lost.clear()
+        where = f"node {{}} of job {self._job.number}"
+        return [
+            RemoteHost(where.format(at + 1), link, python=self._python, explain=partial(self._explain, at))
+            for at, link in enumerate(self._links)
+        ]
+
+    def _explain(self, at: int, host: RemoteHost) -> str:
+        if host.is_up and self.are_expected:
+            self._listen(at)  # before anything else: the next agent tries once
+        return _why(self._job, host)
+
+    def _listen(self, at: int) -> None:
+        with self._changing:
+            if self.are_expected and at not in self._lost and self._links[at].wait(timedelta(seconds=1)):
+                self._lost.add(at)
+                self._links[at] = DialedLink(self._job.log, like=self._links[at])
+
+    def wait(self, hosts: Sequence[RemoteHost], tell: Progress) -> None:
+        """Wait until all agents are up; a `ClusterError`: one does not come."""
+        _wait(self._job, hosts, tell)
+        for host in hosts:
+            host.wait_up(timedelta(seconds=1), waited=LOGIN)
+            host.name = host.facts["node"] or host.facts["host"]
+
+    def again(self, tell: Progress) -> list[RemoteHost]:
+        """Return the hosts of the job's next run, all of whose agents are lost; none where there is to be no other."""
+        if self._job.state().phase == "over":
+            return []
+        for at in range(len(self._links)):
+            self._listen(at)
+        hosts = self.hosts()
+        try:
+            self.wait(hosts, tell)
+        except BaseException:
+            for host in hosts:
+                host.give_up()
+            raise
+        return hosts
+
+    def cancel(self) -> None:
+        """Cancel the job, and listen no more."""
+        with self._changing:
+            self.are_expected = False
+        self._job.cancel()
+        for at in self._lost:
+            self._links[at].kill()
+
+
 def _refuse_gpus(options: ClusterOptions) -> None:
     if options.job.gpus is not None:
         raise UsageError("--gpus-per-node: engines compute on CPUs on several hosts yet; `--show-script` shows what would be asked for.")
 
 
 def _wait(job: Job, hosts: Sequence[RemoteHost], tell: Progress) -> None:
-    """Wait until all agents are up, the job is over, or it runs and they do not come."""
+    """Wait until all agents are up, the job is over, or it runs and they do not come.
+
+    However long it waits for its nodes, which may also be those that it is given again.
+    """
     began, runs_since, asked = time.monotonic(), None, 0.0
     while not all(host.is_up for host in hosts):
         now = time.monotonic()
@@ -122,7 +198,9 @@ def _wait(job: Job, hosts: Sequence[RemoteHost], tell: Progress) -> None:
                     if not host.is_up:
                         host.give_up()
                         host.wait_up(timedelta(seconds=job.settles) + LEAVE)
-            if state.phase != "waits" and runs_since is None:
+            if state.phase == "waits":
+                runs_since = None
+            elif runs_since is None:
                 runs_since = now
             tell(_told(job, state, hosts))
         if runs_since is not None and now - runs_since > LOGIN.total_seconds():

@@ -43,16 +43,18 @@ class DialedLink(AgentLink):
     ----------
     last_words : callable, optional
         Returns, once it has ended, the lines that the agent or what started it has left.
+    like : DialedLink, optional
+        One that has ended, whose port and key this one has: for who was invited to that.
     """
 
-    def __init__(self, last_words: Callable[[], Sequence[str]] = tuple) -> None:
-        public, secret = zmq.curve_keypair()
-        self.key, self._last_words = public, last_words
+    def __init__(self, last_words: Callable[[], Sequence[str]] = tuple, *, like: DialedLink | None = None) -> None:
+        self._pair: tuple[bytes, bytes] = zmq.curve_keypair() if like is None else like._pair
+        self.key, self._last_words = self._pair[0], last_words
         link = _new_socket()
         link.curve_server = True
-        link.curve_publickey, link.curve_secretkey = public, secret
+        link.curve_publickey, link.curve_secretkey = self._pair
         monitor = link.get_monitor_socket(_EVENTS)
-        self.port: int = link.bind_to_random_port("tcp://0.0.0.0")
+        self.port: int = link.bind_to_random_port("tcp://0.0.0.0") if like is None else _bind_again(link, like.port)
         self.requests, self.answers, self._ended, self._kill = _streams(link, monitor)
 
     @property
@@ -138,6 +140,20 @@ def _new_socket() -> Any:
     link.sndhwm = link.rcvhwm = _QUEUED
     link.linger = 0
     return link
+
+
+def _bind_again(link: Any, port: int) -> int:
+    """Bind to a port that was another socket's of this process, which ZeroMQ closes in its own time."""
+    end = time.monotonic() + CONNECT.total_seconds()
+    while True:
+        try:
+            link.bind(f"tcp://0.0.0.0:{port}")
+        except zmq.ZMQError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.02)
+        else:
+            return port
 
 
 def _shook_hands(monitor: Any) -> bool:

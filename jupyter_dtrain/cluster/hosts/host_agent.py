@@ -30,16 +30,16 @@ from .frames import BEAT, FENCE, IDLE, MAGIC, VERSION, Header, read_frame, write
 from .host_facts import facts_of_host, interface_of
 
 LOOK, SETTLES = 2.0, 0.25  # seconds between looks for a guard that is stopped, and until an end is told in a job
+LINGER = 60.0  # seconds until it leaves a scheduler's node at the latest, which kills it sooner
 OF_A_STEP = r"SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN)|OMPI_|PMIX?_|MPI_LOCAL"
 """Variables that say which of how many of Slurm's or MPI's processes this one is: libraries would take engines for these."""
 
 
 class HostAgent:
-    """Answers frames until they end.
+    """Answers frames, from `requests` to `answers`, until they end.
 
     Parameters
     ----------
-    requests, answers : BinaryIO
     notebook, address : str
         Addresses of the notebook's host and of this one towards each other; empty: they are one host.
     settles : float
@@ -51,7 +51,7 @@ class HostAgent:
         self._requests, self._answers = requests, answers
         self._writing, self._ending = threading.Lock(), threading.Lock()
         self._heard, self._fence_after = time.monotonic(), IDLE
-        self._ended = threading.Event()
+        self._ended, self._lingers = threading.Event(), False
         self._processes: Any = None
         self._launcher: Any = None
         self._kept: list[Path] = []
@@ -67,10 +67,9 @@ class HostAgent:
         try:
             while not self._ended.is_set() and (frame := read_frame(self._requests)) is not None:
                 self._heard = time.monotonic()
-                header, payload = frame
-                if header["do"] == "stop":
+                if frame[0]["do"] == "stop":
                     break
-                self._do(header, payload)
+                self._do(*frame)
         finally:
             self._end()
 
@@ -144,7 +143,7 @@ class HostAgent:
             return {"reached": False, "why": error.strerror or str(error)}
 
     def do_listen(self, *, address: str) -> Header:
-        """Listen at a port of `address`, for others to try whether they reach it; until the agent is asked for the next one."""
+        """Listen at a port of `address`, for others to try whether they reach it, until asked for the next one."""
         self._listening = socket.create_server((address, 0))
         return {"port": self._listening.getsockname()[1]}
 
@@ -152,8 +151,10 @@ class HostAgent:
         """Return whether this host has the notebook's folder, in which a file `token` lies now."""
         return {"shares_folder": token is not None and Path(cwd, token).is_file()}
 
-    def do_begin(self, *, blobs: str, address: str, marker: str, cwd: str, token: str | None, modules: list[str], hash_seed: str) -> Header:
-        """Make the host's folders, and start what its engines are forked from."""
+    def do_begin(
+        self, *, blobs: str, address: str, marker: str, cwd: str, token: str | None, modules: list[str], hash_seed: str, lingers: bool
+    ) -> Header:
+        """Make the host's folders, and start what engines are forked from. `lingers`: a SIGTERM to all processes ends none, and is told."""
         from ..guarded_processes import GuardedProcesses
         from ..launch_config import process_environment
         from ..launcher import ProcessLauncher
@@ -164,7 +165,10 @@ class HostAgent:
         is_notebooks, folders, self._kept = self._files.begin(Path(blobs))
         if hash_seed:  # a set of texts has one order on all hosts
             os.environ["PYTHONHASHSEED"] = hash_seed
+        self._lingers = lingers
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if lingers else ())  # as what is started inherits it
         self._processes = processes = GuardedProcesses(self._kept, on_exit=self._tell_exit, on_start=self._tell_start)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         environment = process_environment(folders, marker=marker, connection_file=folders.private / "engine.json")
         interface = interface_of(address)
         environment |= {f"{library}_SOCKET_IFNAME": interface for library in ("GLOO", "NCCL", "TP")}
@@ -173,6 +177,13 @@ class HostAgent:
         self._launcher = ProcessLauncher(processes, folders, modules, environment=environment)
         self._launcher.start_template(self._plans)
         return {"is_notebooks": is_notebooks, "interface": interface, **self.do_shares(cwd=cwd, token=token)}
+
+    def terminate(self) -> None:
+        """Leave, as a scheduler wants it: at once, or when the notebook has what it needs of this host."""
+        if not self._lingers or self._fence_after == IDLE:
+            sys.exit(1)
+        threading.Thread(target=self._say, args=({"event": "terminated"},), daemon=True).start()  # this one may be saying something
+        threading.Timer(LINGER, os._exit, (1,)).start()  # its guard ends the rest
 
     def do_connect(self, *, connection: Header) -> None:
         """Let engines know of the controller, by a file that this user alone may read."""
@@ -226,11 +237,12 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)  # what libraries print is no frame
     for number in (signal.SIGINT, signal.SIGHUP):  # with a handler: what is ignored, engines would ignore too
-        signal.signal(number, lambda _number, _frame: None)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(1))
-    for name in [name for name in os.environ if re.match(OF_A_STEP, name)]:
+        signal.signal(number, lambda *_: None)
+    for name in filter(re.compile(OF_A_STEP).match, list(os.environ)):
         del os.environ[name]
-    HostAgent(requests, answers, notebook=notebook, address=address, settles=settles).serve()
+    agent = HostAgent(requests, answers, notebook=notebook, address=address, settles=settles)
+    signal.signal(signal.SIGTERM, lambda *_: agent.terminate())
+    agent.serve()
     os._exit(0)  # a thread that sends may wait for who does not read
 
 

@@ -15,6 +15,7 @@ from ..folders import sweep
 from ..local import LocalCluster
 from ..ranked_engines import WARM_MODULES
 from ..startup import Arrival
+from .frames import Header
 from .host_files import HostFiles
 from .host_launcher import HostLauncher
 from .host_processes import HostProcesses
@@ -46,12 +47,23 @@ class HostCluster(LocalCluster):
 
     start_dask = Cluster.start_dask  # which refuses
 
-    def __init__(self, hosts: Sequence[RemoteHost], plans: Sequence[tuple[RemoteHost, DevicePlan]], address: str) -> None:
-        self._store = StoreServer(address)
+    def __init__(
+        self,
+        hosts: Sequence[RemoteHost],
+        plans: Sequence[tuple[RemoteHost, DevicePlan]],
+        address: str,
+        *,
+        again: Callable[[Progress], list[RemoteHost]] | None = None,
+    ) -> None:
+        self._store, self._again = StoreServer(address), again
+        self._is_at_work = False
+        self._connection: Header = {}
         super().__init__(HostProcesses)
         assert isinstance(self._processes, HostProcesses)
-        self._hosts, self._processes.hosts = list(hosts), list(hosts)
-        self._launcher = HostLauncher(self._processes, self._folders, WARM_MODULES, hosts=self._hosts, plans=plans, address=address)
+        self._hosts = self._processes.hosts = list(hosts)
+        self._launcher = HostLauncher(
+            self._processes, self._folders, WARM_MODULES, hosts=self._hosts, plans=plans, address=address, linger=again is not None
+        )
         for host in hosts:
             host.on_event, host.on_lost = self._processes.take, self._processes.lose
 
@@ -64,10 +76,11 @@ class HostCluster(LocalCluster):
         *,
         limit: timedelta,
         on_progress: Progress | None,
+        again: Callable[[Progress], list[RemoteHost]] | None = None,
     ) -> HostCluster:
         """Start a controller and the engines, and wait until all answer; where they do not come up nothing is left running."""
         sweep()
-        cluster = cls(hosts, plans, address)
+        cluster = cls(hosts, plans, address, again=again)
         try:
             cluster._start([plan for _, plan in plans], cluster._arrival(on_progress, limit))
         except BaseException:  # an interrupt as well
@@ -147,21 +160,48 @@ class HostCluster(LocalCluster):
         self._store.close()
         self.release()
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether a scheduler takes hosts away."""
+        return any(host.is_leaving and not host.lost for host in self._hosts)
+
+    def let_go(self) -> None:
+        """Let hosts that are leaving end what runs there."""
+        for host in self._hosts:
+            if host.is_leaving:
+                host.let_go()
+
+    def wait_for_hosts(self, on_progress: Progress) -> bool:
+        """Wait for other hosts where all are lost and a scheduler gives others; return whether there are."""
+        if self._again is None or not all(host.lost for host in self._hosts) or not (found := self._again(on_progress)):
+            return False
+        assert isinstance(self._processes, HostProcesses) and isinstance(self._launcher, HostLauncher)
+        for host in found:
+            host.on_event, host.on_lost = self._processes.take, self._processes.lose
+        before, self._hosts[:] = list(self._hosts), found  # who knows them has this list
+        self._launcher.move(dict(zip(before, found, strict=True)))
+        for host in found:
+            host.tell("connect", connection=self._connection)
+            host.work(is_on=self._is_at_work)
+        return True
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Let hosts that are silent be lost soon, until the end of the ``with`` block."""
+        self._is_at_work = True
         for host in self._hosts:
             host.work(is_on=True)
         try:
             yield
         finally:
+            self._is_at_work = False
             for host in self._hosts:
                 host.work(is_on=False)
 
     # -- how it starts -----------------------------------------------------------------------------------------------
 
     def _connect(self, arrival: Arrival) -> None:
-        connection = arrival.of_file(self._launcher.connection_files[1])
+        self._connection = arrival.of_file(self._launcher.connection_files[1])
         for host in self._hosts:
-            host.tell("connect", connection=connection)
+            host.tell("connect", connection=self._connection)
         super()._connect(arrival)

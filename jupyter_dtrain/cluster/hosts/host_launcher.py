@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,18 +27,34 @@ class HostLauncher(ProcessLauncher):
         Where each rank belongs.
     address : str
         Of this host, as the others reach it.
+    linger : bool
+        Whether hosts that a scheduler takes away wait for the notebook to let them go.
     """
 
-    def __init__(self, *args: Any, hosts: list[RemoteHost], plans: Sequence[tuple[RemoteHost, DevicePlan]], address: str) -> None:
+    def __init__(
+        self, *args: Any, hosts: list[RemoteHost], plans: Sequence[tuple[RemoteHost, DevicePlan]], address: str, linger: bool = False
+    ) -> None:
         super().__init__(*args)
-        self._hosts, self._address = hosts, address
+        self._hosts, self._address, self._linger = hosts, address, linger
         self._at = {plan.rank: host for host, plan in plans}
 
     def start_cluster(self, plans: Sequence[DevicePlan]) -> list[Member]:
         """Let the agents make ready for engines, and start a controller and an engine for each plan."""
+        self._begin_all()
+        return self.start_controller(plans)
+
+    def _begin_all(self) -> None:
         with folder_token() as token, ThreadPoolExecutor(max_workers=len(self._hosts)) as pool:
             list(pool.map(lambda host: self._begin(host, token), self._hosts))
-        return self.start_controller(plans)
+
+    def move(self, to: Mapping[RemoteHost, RemoteHost]) -> None:
+        """Let the agents of other hosts make ready, each for the ranks of a lost one."""
+        engines = Counter(self._at.values())
+        for lost, host in to.items():
+            host.ask("plan", num_engines=max(engines[lost], 1), device="cpu", devices="exclusive", force=True)
+            host.facts["address"] = host.facts["address"] or self._address  # it is this host
+        self._at = {rank: to[host] for rank, host in self._at.items()}
+        self._begin_all()
 
     def _begin(self, host: RemoteHost, token: Path | None) -> None:
         host.facts |= host.ask(
@@ -50,6 +66,7 @@ class HostLauncher(ProcessLauncher):
             token=None if token is None else token.name,
             modules=list(self._modules),
             hash_seed=self.environment["PYTHONHASHSEED"],
+            lingers=self._linger,
         )
 
     def _controller_command(self) -> list[str]:

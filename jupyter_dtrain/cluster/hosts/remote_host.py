@@ -17,12 +17,8 @@ from .agent_link import AgentLink
 from .frames import BEAT, CHUNK, IDLE, LEASE, MAGIC, Header, read_frame, write_frame
 from .login_failures import meaning_of
 
-ANSWER = timedelta(seconds=30)
-"""Time for an answer of an agent that lives."""
-LOGIN = timedelta(seconds=20)
-"""Time for a login, and for Python to start there."""
-LEAVE = timedelta(seconds=5)
-"""Time for an agent to end what runs there."""
+ANSWER, LOGIN, LEAVE = timedelta(seconds=30), timedelta(seconds=20), timedelta(seconds=5)
+"""Time for an answer of an agent that lives, for a login and for Python to start there, and for an agent to end what runs there."""
 
 
 class RemoteHost:
@@ -48,8 +44,9 @@ class RemoteHost:
         What the agent has said of the host.
     lost : str
         Why the host can be used no longer; empty while it can be.
+    is_leaving : bool
+        Its scheduler takes it away, and it waits for the notebook to let it go.
     bytes_sent, bytes_received : int
-        Of files.
     """
 
     on_event: Callable[[RemoteHost, Header], None] = staticmethod(lambda _host, _event: None)
@@ -58,7 +55,7 @@ class RemoteHost:
     def __init__(self, name: str, link: AgentLink, *, python: str, explain: Callable[[RemoteHost], str] = lambda _: "") -> None:
         self._link, self._explain = link, explain
         self.name, self.facts, self.lost = name, Header(), ""
-        self.bytes_sent = self.bytes_received = 0
+        self.bytes_sent, self.bytes_received, self.is_leaving = 0, 0, False
         self.cpu: dict[str, float | None] = {}
         self.stopped: frozenset[str] = frozenset()
         self._python = python
@@ -157,6 +154,10 @@ class RemoteHost:
         with contextlib.suppress(OSError, ValueError):
             self._link.requests.close()
 
+    def let_go(self) -> None:
+        """Let a host that is leaving end what runs there: it is lost then."""
+        self.tell("stop")
+
     def end(self, limit: timedelta = LEAVE) -> None:
         """Wait until it has; an agent that cannot be reached ends by itself."""
         if not self._link.wait(limit):
@@ -231,6 +232,8 @@ class RemoteHost:
             with self._changed:
                 self.facts = {**header, "heard": time.time()}
                 self._changed.notify_all()
+        elif event == "terminated":
+            self.is_leaving = True
         elif event == "beat":
             self.cpu, self.stopped = header["cpu"], frozenset(header["stopped"])
         else:

@@ -61,8 +61,9 @@ def _why(job: Job, node: str) -> str:
     state = known.get("JobState", "").partition(" ")[0]
     if state in _ENDS:
         return f"its job {job.number} {_ENDS[state].format(limit=known.get('TimeLimit', 'unknown'))}"
-    if isinstance(job, SlurmJob) and known.get("Restarts", "0") != "0":
-        return f"its job {job.number} was requeued, and is cancelled with the engines: `%distribute resume` goes on in another"
+    if isinstance(job, SlurmJob) and (state in ("REQUEUED", "PENDING") or known.get("Restarts", "0") != job.restarts):
+        job.restarts = known.get("Restarts", "0")
+        return f"its job {job.number} was requeued"
     if state == "FAILED" and known.get("ExitCode") == _NO_FILE and "StdOut" in known:
         where = f"{Path(known['StdOut']).parent} on {known.get('BatchHost', 'its first node')}"
         return f"its job {job.number} cannot write its output into {where}: be in a folder (`%cd`) that nodes have too"
@@ -89,6 +90,11 @@ class SlurmJob(SubmittedJob):
     def __init__(self, script: str) -> None:
         number = SLURM.ask(["sbatch", "--parsable"], script).strip().rpartition("\n")[2].partition(";")[0]
         super().__init__(number, Path.cwd() / f"{JOB_NAME}-{number}.log")
+        self.restarts = "0"  # as far as they were told
+
+    def may_run_again(self) -> bool:
+        """Return whether it may be requeued (``#SBATCH --requeue`` in a file of the user's)."""
+        return _facts("job", self.number).get("Requeue") == "1"
 
     def state(self) -> JobState:
         """Ask Slurm's queue, and where it has forgotten the job, what it knows of it."""
