@@ -55,10 +55,10 @@ class HostNotebook(Notebook):
 
 @pytest.fixture(scope="package")
 def lab():
-    """Six hosts, the last three of which no test needs for long: each is switched off by one."""
+    """Ten hosts, the last seven of which no test needs for long: each is switched off by one."""
     if reason := why_not():
         pytest.skip(reason)
-    with VirtualHosts(6, shared=[ROOT]) as hosts:
+    with VirtualHosts(10, shared=[ROOT]) as hosts:
         yield hosts
 
 

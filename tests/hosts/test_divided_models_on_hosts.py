@@ -40,8 +40,8 @@ def test_a_cell_comes_to_the_same(notebook, expected, options, hosts):
 @pytest.mark.parametrize("strategy", ["pipeline", "tensor"])
 @pytest.mark.parametrize("how", ["killed", "switched off"])
 def test_an_engine_or_its_host_is_lost(notebook, lab, strategy, how):
-    """Rank 1's, once by a signal and once with its host: h5 for one strategy, and h4 for the other."""
-    away = {"killed": 2, "switched off": 5 if strategy == "pipeline" else 4}[how]
+    """Rank 1's, once by a signal and once with its host: h9 for one strategy, and h8 for the other."""
+    away = {"killed": 2, "switched off": 9 if strategy == "pipeline" else 8}[how]
     notebook.run(WIDE)
     notebook.run(f"%distribute start --hosts h1:1,h{away}:1")
     notebook.run(f"%%distribute --strategy {strategy}\n{TRAIN.format(epochs=8, pause=0)}")

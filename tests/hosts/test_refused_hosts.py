@@ -51,7 +51,7 @@ def script(lab, name, line):
     [
         (no_key, "h2: SSH refuses the login: `ssh-copy-id h2` in a terminal lets you in without a password."),
         (no_python, "h2: there is no /nowhere/python: `--remote-python PATH` names the Python to use there."),
-        (lambda _: "--hosts h1:1,h9:1", "h9: there is no host of that name: give it in ~/.ssh/config, or write its address."),
+        (lambda _: "--hosts h1:1,h99:1", "h99: there is no host of that name: give it in ~/.ssh/config, or write its address."),
         (other_torch, "h2: it has torch 1.0, and the notebook "),
         (not_installed, "h2: jupyter_dtrain is not installed for "),
         (lambda _: "--hosts h2:1,10.77.0.12:1", "10.77.0.12: it is the same host as h2: name each host once."),

@@ -124,10 +124,10 @@ def rows_on(host):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("goes", [5, 4])
+@pytest.mark.parametrize("goes", [7, 6])
 def test_a_host_is_switched_off(notebook, lab, undisturbed, goes):
     """That of rank 0 or that of the other one: its rows are on the other host, and not on the notebook's."""
-    hosts = "h1:1,h4:1" if goes == 4 else "h5:1,h1:1"
+    hosts = "h1:1,h6:1" if goes == 6 else "h7:1,h1:1"
     cell, _ = started(notebook, hosts, epoch=3, pause=0.2, options="--checkpoint-every 1h")
     notebook.wait(lambda: (rows_on(lab[1]) and rows_on(lab[goes])) or not cell.running, "a snapshot", cell)
     assert not rows_on(lab[0])
