@@ -13,6 +13,7 @@ import json
 import os
 import statistics
 import tempfile
+from itertools import product
 from pathlib import Path
 
 from .contenders import Kernel
@@ -61,7 +62,7 @@ def of_choice(found: dict[str, tuple[float, float, float]]) -> float | None:
     Parameters
     ----------
     found : dict of str to (float, float, float)
-        Bytes and seconds that are planned, and seconds that were taken, by strategy.
+        Bytes and seconds that are planned, and the time that was taken, by strategy.
     """
     fitting = [one for one in found.values() if "auto" in found and one[0] < found["auto"][0]]
     return min(fitting, key=lambda one: one[1])[2] / min(one[2] for one in fitting) if fitting else None
@@ -73,6 +74,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=[*MODELS])
     parser.add_argument("--strategies", nargs="+", default=[*NAMES])
     parser.add_argument("--epochs", type=int, default=4, help="of three steps each, the first of which is not timed")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="in which strategies take turns: times are medians of those beside the first's"
+    )
     options = parser.parse_args()
     misses: list[tuple[float, str, str]] = []
     chosen: list[float] = []
@@ -84,25 +88,35 @@ def main() -> None:
                 kernel.run(SETUP.format(**MODELS[model]._asdict()))
                 predicted = json.loads(kernel.run(PREDICT, LIMIT).splitlines()[-1])
                 found_times: dict[str, tuple[float, float, float]] = {}
-                for strategy in options.strategies:
+                taken: dict[str, list[float]] = {}
+                for turn, strategy in product(range(options.rounds), options.strategies):
                     engines, how = (4, f"--mesh {strategy}") if "," in strategy else (2, f"--engines 2 --strategy {strategy}")
                     kernel.run(SETUP.format(**MODELS[model]._asdict()))
                     kernel.run(CELL.format(options=how, epochs=options.epochs), LIMIT)
                     found = json.loads(kernel.run("print(json.dumps(found))").splitlines()[-1])
-                    parts = max((one["parts"] for one in found), key=sum)
                     time = max(statistics.median(one["times"]) for one in found)
+                    taken.setdefault(strategy, []).append(time)
+                    plan, ahead, seconds = predicted[f"{engines} {strategy}"]
+                    if engines == 2:
+                        beside = [one / first for one, first in zip(taken[strategy], taken[options.strategies[0]], strict=False)]
+                        found_times[strategy] = plan, seconds, statistics.median(beside)
+                    if turn:
+                        continue
+                    parts = max((one["parts"] for one in found), key=sum)
                     exchanged = max(one["exchanged"] for one in found)
                     held = sum(parts)
-                    plan, ahead, seconds = predicted[f"{engines} {strategy}"]
                     miss = plan / held - 1
                     misses.append((abs(miss), model, strategy))
-                    if engines == 2:
-                        found_times[strategy] = plan, seconds, time
                     of_parts = ", ".join(f"{part / 2**20:.2f} {name}" for part, name in zip(parts, PARTS, strict=True))
                     print(
                         f"{model}, {strategy}: {plan / 2**20:.2f} MiB planned, {held / 2**20:.2f} held ({of_parts}), {miss:+.1%}; "
                         f"{ahead / 2**20:.2f} MiB planned, {exchanged / 2**20:.2f} exchanged; "
                         f"{seconds * 1e3:.1f} ms planned, {time * 1e3:.1f} taken",
+                        flush=True,
+                    )
+                if options.rounds > 1:
+                    print(
+                        f"{model}: " + ", ".join(f"{name} {one[1] * 1e3:.1f} ms, {one[2]:.2f}" for name, one in found_times.items()),
                         flush=True,
                     )
                 if (ratio := of_choice(found_times)) is not None:
