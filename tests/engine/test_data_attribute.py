@@ -54,6 +54,82 @@ for x, y in loader:
 for x, y in loader:
     m, n = x.mean(), y.mean(); seen.append(m.item()); m.data = n; seen.append(m.item()); kept.append(m)
 """,
+    "computed with, and the batch written to": """
+for x, y in loader:
+    d = x.data; loss = F.mse_loss(model(d), y); x.mul_(2); opt.zero_grad(); loss.backward(); opt.step()
+    read(d, x); seen.append(loss.item())
+""",
+    "computed with, and its data written to": """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y); x.data.mul_(2); opt.zero_grad(); loss.backward(); opt.step(); read(x); seen.append(loss.item())
+""",
+    "a loss that was read": """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y); seen.append(loss.item()); loss.data.clamp_(max=0.1); seen.append(loss.item())
+    opt.zero_grad(); loss.backward(); opt.step(); kept.append(loss.detach())
+""",
+    "a loss, by a name": """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y); d = loss.data; read(d, loss); d.mul_(3); read(loss, d); loss.mul_(2); read(loss, d); kept.append(d)
+""",
+    "a sum of losses": """
+total = 0.0
+for x, y in loader:
+    total = total + F.l1_loss(model(x), y).data; seen.append(total.item())
+    if total > 0.5: total.data.zero_()
+kept.append(total)
+""",
+    "weights of samples": """
+for x, y in loader:
+    w = torch.ones_like(y); seen.append(w.sum().item()); w.data[y.data > 1] = 2; seen.append(w.sum().item())
+    opt.zero_grad(); loss = (w * (model(x) - y) ** 2).mean(); loss.backward()
+    w.data.fill_(7); opt.step(); read(w); seen.append(loss.item())
+""",
+    "of what is detached": """
+for x, y in loader:
+    e = x.detach(); read(e); x.data.add_(1); read(e, x); e.data.mul_(2); read(e, x); step(e, y)
+""",
+    "a view before": """
+for x, y in loader:
+    v = x[:, 1]; read(v); d = x.data; d.mul_(2); read(v, x); v.data.add_(1); read(v, x, d); step(x, y)
+""",
+    "in functions of a transform": """
+for x, y in loader:
+    d = x.data; read(d)
+    g = torch.func.vmap(torch.func.grad(lambda r: (r ** 2).sum()))(d); d.mul_(2); read(g, d, x); step(x, y)
+""",
+    "without gradients": """
+for x, y in loader:
+    with torch.no_grad(): o = model(x); d = o.data; read(o); d.sub_(1); read(o, d); o.data.mul_(2); read(d)
+    with torch.inference_mode(): p = model(x); p.data.add_(1); read(p)
+""",
+    "sample by sample": """
+for x, y in loader:
+    for i in range(len(x)): x.data[i] /= 1 + x.data[i].sum(); seen.append(x.data[i].sum().item())
+    step(x, y)
+""",
+    "set to a tensor that is written to": """
+for x, y in loader:
+    z = X[:len(x)].clone(); x.data = z; read(x); z.mul_(2); read(x); x.add_(1); read(z); step(x, y)
+""",
+    "set while a sample is held": """
+for x, y in loader:
+    image = x[0]; read(image); x.data = X[:len(x)] * 2; image.mul_(2); read(image, x); step(x, y)
+""",
+    "a sample that is held": """
+for x, y in loader:
+    image, e, d = x[0], x.detach(), x.data; read(image); e.mul_(2); read(image, x); d.add_(1); read(image, x, e)
+    image.neg_(); read(x, e, d); step(x, y)
+""",
+    "an array of what is detached": """
+for x, y in loader:
+    a = x.detach().numpy(); a /= a.sum(); read(x); step(x, y); a[0] = 1; step(x, y); kept.append(x)
+""",
+    "an array of its data": "for x, y in loader: a = x.data.numpy(); a -= a.mean(0); step(x, y); a *= 2; read(x); step(x.cpu(), y)",
+    "an array of outputs": """
+for x, y in loader:
+    o = model(x); a = o.detach().numpy(); a[:] = 1; read(o); seen.append(o.sum().item()); kept.append(o.detach())
+""",
     "set a number": """
 for x, y in loader:
     m = x.sum(); seen.append(m.item()); m.data = torch.tensor(5.0); seen.append(m.item()); kept.append(m)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from .placement_types import GlobalTensor, is_followed
+from .versions import version_of
 
 MOST_PENDING = 500
 """Operations and parts that wait for an exchange: one more, and it takes place."""
@@ -98,14 +99,14 @@ def later_of(tensor: Any) -> DeferredReduction | None:
     later: DeferredReduction
     version, later = kept
     with torch._C.DisableTorchFunctionSubclass():
-        return later if tensor._version == version and not tensor.requires_grad else None
+        return later if version_of(tensor) == version and not tensor.requires_grad else None
 
 
 def keep_later(tensor: GlobalTensor, later: DeferredReduction) -> None:
     """Note how the value of `tensor` will be had, until it is changed."""
     with torch._C.DisableTorchFunctionSubclass():
         if not tensor.is_inference():  # nobody could tell when it is changed
-            tensor._state.deferred = tensor._version, later
+            tensor._state.deferred = version_of(tensor), later
 
 
 def may_wait(tensor: torch.Tensor) -> bool:

@@ -5,7 +5,7 @@ What the cell has made for the batch (noise, a first hidden state) is cut to mat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -71,7 +71,7 @@ class ModelArguments:
     def _own(self, value: Any, placement: Shard) -> Any:
         if isinstance(value, GlobalTensor):
             self._rules.used = True
-            self._rules.take_back(value, by_array=value._state.is_lent)
+            self._rules.take_back_all((value,))
             of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
             return to_local(value) if of_batch else self._rules.full_tensor(value)
         if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
@@ -80,6 +80,12 @@ class ModelArguments:
         if len(dims) > 1 or (dims and placement.share.total == 1):  # of a single sample nothing is told by sizes
             raise _Unrelated
         return value[at(dims[0], placement.share.loaded)] if dims and dims[0] < 2 else value
+
+    def written(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note that a model has written into its part of `tensors`: arrays and samples of them change with it. A collective."""
+        for tensor in tensors:
+            if isinstance(tensor, GlobalTensor):
+                self._rules.refresh(tensor)
 
     def smallest(self, placement: Shard) -> int:
         """Return the number of samples of the rank that has fewest."""

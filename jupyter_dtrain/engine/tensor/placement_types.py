@@ -20,6 +20,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .batch_shard import BatchShard
+from .view_calls import ViewCall
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,13 @@ class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
         return repr(torch.Tensor)
 
 
+class Origin(NamedTuple):
+    """Whose memory a tensor has."""
+
+    root: GlobalTensor  # nobody else's, so that nothing but its numbers changes
+    views: tuple[ViewCall, ...]  # what makes of a tensor of its shape one of the shape of this
+
+
 class KeptFull(NamedTuple):
     """A full tensor that a read has brought."""
 
@@ -118,30 +126,26 @@ class GlobalState:
     ----------
     placement : Placement
     full : KeptFull, optional
-        The full tensor, of the global shape.
+        The full tensor, of the global shape. Tensors of one memory have that of their `origin`.
+    origin : Origin, optional
+        Of a shard: the tensor whose memory it has, from the first read or the first view on.
     value : tuple of int and torch.Tensor, optional
         A version, and the value without its graph, as it has come to all ranks by another way.
     deferred : tuple of int and DeferredReduction, optional
         A version, and how the value will be had.
     source : tuple of torch.Tensor and Node, optional
         Of a result of a model: the plain tensor that it was, and the node of this one in the graph.
-    is_uncounted : bool
-        It may be written to without another version, by what its ``.data`` is.
     is_lent : bool
         The cell has had the full tensor as an array of NumPy's, or a view of it, by which that may be written to without another version.
     """
 
     placement: Placement
     full: KeptFull | None = None
+    origin: Origin | None = None
     value: tuple[int, torch.Tensor] | None = None
     deferred: tuple[int, Any] | None = None  # of a module that is made of these tensors
     source: tuple[torch.Tensor, torch.autograd.graph.Node | None] | None = None
-    is_uncounted: bool = False
     is_lent: bool = False
-
-    def forget(self) -> None:
-        """Know nothing of the numbers any more: they are others, and no version says so."""
-        self.full = self.value = self.deferred = None
 
 
 class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):

@@ -22,6 +22,7 @@ from .graph_placement import graph_nodes
 from .pending_checks import settle
 from .placement_types import GlobalTensor, Partial, Shard, is_followed, to_local
 from .rank0_guard import all_ranks_come
+from .versions import version_of
 
 
 class _Sum(torch.autograd.Function):
@@ -134,7 +135,7 @@ class Exchange:
         """Take `value`, with as many entries, as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
         with torch._C.DisableTorchFunctionSubclass():
             if not tensor.is_inference():  # nobody could tell when it is changed
-                tensor._state.value = tensor._version, value.view(tensor.shape)
+                tensor._state.value = version_of(tensor), value.view(tensor.shape)
 
     @staticmethod
     def known(tensor: GlobalTensor) -> torch.Tensor | None:
@@ -142,8 +143,7 @@ class Exchange:
         if tensor._state.value is None:  # tensors of inference mode have no version
             return None
         version, value = tensor._state.value
-        with torch._C.DisableTorchFunctionSubclass():
-            return value if version == tensor._version else None
+        return value if version == version_of(tensor) else None
 
     def value(self, tensor: GlobalTensor) -> torch.Tensor:
         """Return the value of `tensor` without its graph. A collective, unless it is known."""

@@ -21,9 +21,10 @@ from ....capture.library_patches import original
 from ....serialization.stand_ins import stands_for
 from ..agreed import FailedOnShard, note, on_all_parts
 from ..caught import may_be_caught
-from ..placement_types import GlobalTensor, KeptFull, Partial, Shard
+from ..placement_types import GlobalTensor, Partial, Shard
 from ..redistribute import Exchange
-from .kept_fulls import KeptFulls
+from ..view_calls import have_one_memory, seen_through
+from .kept_fulls import KeptFulls, origin_of, root_of
 from .operands import NeedsFullTensor, at, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -68,9 +69,14 @@ class Rules(KeptFulls):
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run `func`; the entry for ``__torch_function__``."""
         self.used = True
+        may_be_read = False
         for arg in args:
-            if type(arg) is GlobalTensor and arg._state.full is not None:
-                self.take_back(arg, by_array=arg._state.is_lent and not _is_one_sample(func, args))
+            if type(arg) is GlobalTensor:
+                if arg._state.full is not None or arg._state.origin is not None:
+                    may_be_read = True
+                    self.take_back_all((arg,), by_array=not _is_one_sample(func, args))
+            elif type(arg) is list or type(arg) is tuple:
+                self.take_back_all(arg)
         if self.viewed:  # `args` may be others that share memory with them
             self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
         if kwargs and kwargs.get("out") is not None:
@@ -79,7 +85,7 @@ class Rules(KeptFulls):
             # Of what was computed before the transform, from parts; and what follows is computed on wholes.
             found = self.table[inspect.unwrap(func)](self, func, args, kwargs)
             return tuple(None if tensor is None else self.exchange.full_in_transform(tensor) for tensor in found)
-        if self.transforms or (args and self.is_read(args[0]) and changes_in_place(func) and func not in self.reshaping):
+        if self.transforms or (may_be_read and changes_in_place(func) and self.is_read(args[0]) and func not in self.reshaping):
             return self.on_wholes(func, args, kwargs)
         if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
             return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
@@ -94,7 +100,11 @@ class Rules(KeptFulls):
             try:
                 if func in self.refusing and may_be_caught():
                     return on_all_parts(partial(rule, self, func, args, kwargs), NeedsFullTensor)
-                return rule(self, func, args, kwargs)
+                result = rule(self, func, args, kwargs)
+                if not args or self.transforms or not isinstance(result, GlobalTensor | tuple | list):
+                    return result
+                is_new = result is not args[0] or func is torch.Tensor.contiguous
+                return self.trace(result, func, args, kwargs) if is_new else result
             except (NeedsFullTensor, FailedOnShard):
                 pass
             except Exception as error:
@@ -126,17 +136,44 @@ class Rules(KeptFulls):
 
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         # A cell that walks through a batch reads it entry by entry: exchange it once.
-        version = self.version_of(tensor)
+        version = self.version_to_keep(tensor)
+        if version is None or not isinstance(tensor.placement, Shard) or requires_grad(tensor):
+            return self._whole_root(tensor, version)
+        with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():
+            root, views = origin_of(tensor)
+        whole = self._whole_root(root, self.version_to_keep(root))
+        seen = seen_through(whole, views)
+        if seen is not None:
+            return seen
+        tensor._state.origin = None
+        return self._whole_tensor(tensor)
+
+    def _whole_root(self, tensor: GlobalTensor, version: int | None) -> torch.Tensor:
         cached = tensor._state.full
         if cached is not None and cached.version == version and cached.tensor.requires_grad == requires_grad(tensor):
             return cached.tensor
         with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
             result = self.exchange.full_tensor(tensor)
-        if version is not None and not result.is_inference():
+            if version is None or result.is_inference():
+                return result
             if not requires_grad(tensor):
                 result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
-            self.keep(tensor, result)
+                if cached is not None and cached.tensor.shape == result.shape and not cached.tensor.requires_grad:
+                    result = cached.tensor.copy_(result)  # arrays and samples of it are to change with it
+        self.keep(tensor, result)
         return result
+
+    def refresh(self, tensor: GlobalTensor) -> None:
+        """Let what the cell has of the whole of a shard be what its part is now. A collective, if the cell has some."""
+        root = tensor if tensor._state.origin is None else tensor._state.origin.root
+        if root._state.is_lent and root._state.full is not None:
+            self._whole_root(root, self.version_to_keep(root))
+
+    def read_value(self, tensor: GlobalTensor) -> torch.Tensor:
+        """Return the whole of a shard for its numbers, without its graph: of a view alone, unless its root was read."""
+        origin = tensor._state.origin
+        is_alone = origin is not None and origin.views and not self.is_read(tensor)
+        return (self.exchange.full_tensor(tensor) if is_alone else self._whole_tensor(tensor)).detach()
 
     @contextmanager
     def in_transform(self) -> Iterator[None]:
@@ -182,21 +219,22 @@ class Rules(KeptFulls):
 
     def _to_change(self, tensor: GlobalTensor) -> torch.Tensor:
         whole = self._whole_tensor(tensor)
-        kept = tensor._state.full
-        is_kept = kept is not None and kept.tensor is whole  # samples that the cell has taken are views of it
+        kept = root_of(tensor)._state.full
+        is_kept = kept is not None and have_one_memory(kept.tensor, whole)  # samples that the cell has taken are views of it
         return whole if is_kept else whole.clone()
 
     def _take(self, tensor: GlobalTensor, changed: torch.Tensor) -> None:
         """Let `tensor` be what has become of its whole."""
-        kept = tensor._state.full
+        root = root_of(tensor)
+        kept = root._state.full
         with torch._C.DisableTorchFunctionSubclass():
             if isinstance(tensor.placement, Shard):
                 part = changed[at(tensor.placement.dim, tensor.placement.loaded)]
             else:
                 part = changed * (1.0 if tensor.placement.weight is not None else float(self.rank == 0))
             tensor.copy_(part)
-            if kept is not None and kept.tensor is changed:
-                tensor._state.full = KeptFull(tensor._version, changed, changed._version)
+        if kept is not None and have_one_memory(kept.tensor, changed):
+            self.keep_on(root)
 
 
 def _is_one_sample(func: Any, args: tuple[Any, ...]) -> bool:

@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 from ..function_bodies import BODIES
-from ..placement_types import GlobalTensor, Shard, from_local, to_local
+from ..placement_types import GlobalState, GlobalTensor, Origin, Shard, from_local, to_local
+from ..versions import count_together
 from .dispatch import Rules
-from .operands import NeedsFullTensor, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, the_shard
+from .kept_fulls import origin_of, root_of
+from .operands import NeedsFullTensor, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, requires_grad, the_shard
 
 
 def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,14 +129,28 @@ def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[st
                 f"The data or gradient of a tensor of shape {tuple(global_shape(tensor))}, which spans the ranks, was set to one of shape "
                 f"{tuple(value.shape)}. Give the name another tensor instead: `x = …`, and not `x.data = …`."
             )
+        if func == _SET_DATA and not requires_grad(tensor):
+            rules.viewed = [other for other in rules.viewed if other is not root_of(tensor)]  # whose numbers are not of `tensor` any more
+            _become_plain(tensor, value)
+            return None
         if isinstance(tensor.placement, Shard):
             value = value[at(tensor.placement.dim, tensor.placement.loaded)]
         else:
             value = value * (1.0 if tensor.placement.weight is not None else float(rules.rank == 0))
     result = rules.local(func, (tensor, value), kwargs)
     if func == _SET_DATA:
-        for one in (tensor, value):
-            if isinstance(one, GlobalTensor):  # of other numbers without another version, and of memory that two have from now on
-                one._state.forget()
-                one._state.is_uncounted = True
+        tensor._state = GlobalState(tensor.placement, origin=_origin(value), source=tensor._state.source)
+        count_together(value, tensor)
     return result
+
+
+def _origin(value: torch.Tensor) -> Origin | None:
+    return origin_of(value) if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard) else None
+
+
+def _become_plain(tensor: GlobalTensor, value: torch.Tensor) -> None:
+    """Let `tensor` be a plain tensor with the memory of `value`, which all ranks have: what is written to one is in the other."""
+    with torch._C.DisableTorchFunctionSubclass():
+        tensor.data = value
+        del tensor._state
+        tensor.__class__ = torch.Tensor  # type: ignore[assignment]

@@ -1,19 +1,25 @@
 """Full tensors that reads have brought: kept, as a cell reads a batch entry by entry, and taken back, as it may write into what it reads.
 
+Tensors of one memory have one full tensor: that of their root. A view of a batch is the same view of the batch's full tensor, so what the
+cell writes to a batch, a view, a sample or an array is in all of them, as in one process.
+
 What is written into a full tensor, or into a sample of it, another version of that says. What is written through an array of NumPy's,
-nothing says: where the cell has had one, or a sample that it may have had one of, bytes are compared when the tensor is used again.
+nothing says: where the cell has had one, or a sample that it may have had one of, the part is copied anew when the tensor is used again.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.autograd import forward_ad
 
-from ..placement_types import GlobalTensor, KeptFull, Shard
-from .operands import at, globals_in, same_bytes
+from ..placement_types import GlobalTensor, KeptFull, Origin, Shard, from_local
+from ..versions import copy_uncounted, version_of
+from ..view_calls import ViewCall, have_one_memory, seen_through
+from .operands import at, global_shape, globals_in, requires_grad
 
 _MOST_VIEWED = 8
 """Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
@@ -26,55 +32,128 @@ class KeptFulls:
     viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
     transforms: int = 0  # of torch.func that are under way, one in another
 
-    def keep(self, tensor: GlobalTensor, whole: torch.Tensor) -> None:
-        """Keep the whole of `tensor`, of which the cell may take samples, until the tensor is changed."""
-        with torch._C.DisableTorchFunctionSubclass():
-            tensor._state.full = KeptFull(tensor._version, whole, whole._version)
-        if isinstance(tensor.placement, Shard):
-            self.viewed = [*(other for other in self.viewed[1 - _MOST_VIEWED :] if other is not tensor), tensor]
+    def keep(self, root: GlobalTensor, whole: torch.Tensor) -> None:
+        """Keep the whole of `root`, of which the cell may take samples, until the tensor is changed."""
+        root._state.full = KeptFull(version_of(root), whole, whole._version)
+        if isinstance(root.placement, Shard):
+            self.viewed = [*(other for other in self.viewed[1 - _MOST_VIEWED :] if other is not root), root]
+
+    @staticmethod
+    def keep_on(root: GlobalTensor) -> None:
+        """Keep what is kept: the tensor has another version, and the same numbers, or those that were written into its whole."""
+        kept = root._state.full
+        if kept is not None:
+            root._state.full = KeptFull(version_of(root), kept.tensor, kept.tensor._version)
 
     def is_read(self, tensor: Any) -> bool:
         """Return whether the whole of `tensor` is kept as it is now: the cell may hold samples of it, which are to change with it."""
-        kept = tensor._state.full if type(tensor) is GlobalTensor else None
-        return kept is not None and kept.version == self.version_of(tensor)
+        if type(tensor) is not GlobalTensor:
+            return False
+        root = root_of(tensor)
+        kept = root._state.full
+        return kept is not None and kept.version == self.version_to_keep(root)
 
-    def version_of(self, tensor: GlobalTensor) -> int | None:
+    def version_to_keep(self, tensor: GlobalTensor) -> int | None:
         """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
         with torch._C.DisableTorchFunctionSubclass():
-            if tensor.is_inference() or tensor._state.is_uncounted or forward_ad._current_level >= 0:
+            if tensor.is_inference() or forward_ad._current_level >= 0:
                 return None
             if tensor.requires_grad and (
                 tensor.is_leaf or self.transforms or not torch.is_grad_enabled() or not isinstance(tensor.placement, Shard)
             ):
                 return None
-            return tensor._version
+            return version_of(tensor)
 
     @staticmethod
     def lend(result: Any, operands: Any) -> None:
         """Note of which of `operands` the cell has got a view, or several."""
         view = result[0] if isinstance(result, tuple | list) and result else result
-        if isinstance(view, torch.Tensor) and view._is_view():
-            for tensor in globals_in(operands):
-                if tensor._state.full is not None and view._base is tensor._state.full.tensor:
-                    tensor._state.is_lent = True
+        if isinstance(view, torch.Tensor):
+            for root in map(root_of, globals_in(operands)):
+                if root._state.full is not None and have_one_memory(view, root._state.full.tensor):
+                    root._state.is_lent = True
 
-    def take_back(self, tensor: GlobalTensor, *, by_array: bool = False) -> bool:
+    @staticmethod
+    def trace(result: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return `result`, of which is noted whether it, or several in it, are views of the shard ``args[0]``."""
+        source = args[0]
+        if type(source) is not GlobalTensor or type(source._state.placement) is not Shard:
+            return result
+        for number, view in enumerate(result) if isinstance(result, tuple | list) else ((None, result),):
+            if type(view) is not GlobalTensor or type(view._state.placement) is not Shard:
+                continue
+            with torch._C.DisableTorchFunctionSubclass():
+                if view.requires_grad or not have_one_memory(view, source):
+                    continue
+                is_single = source.shape[source._state.placement.dim] < 2
+            root, views = origin_of(source)
+            call = ViewCall(func, tuple(map(_shaped, args[1:])), {key: _shaped(value) for key, value in kwargs.items()}, number)
+            if is_single and number is None and seen_through(_shaped(root), (*views, call)) is None:
+                with torch._C.DisableTorchFunctionSubclass():  # all samples together lie in memory so that it is a copy
+                    return from_local(view.clone(), view._state.placement)
+            if view is not source:
+                view._state.origin = Origin(root, (*views, call))
+        return result
+
+    def take_back_all(self, operands: Iterable[Any], *, by_array: bool = True) -> None:
+        """Take back what the cell has written into the whole of any of `operands`."""
+        for tensor in operands:
+            if type(tensor) is GlobalTensor:
+                state = tensor._state
+                if state.origin is not None and (root := state.origin.root)._state.full is not None:
+                    self.take_back(root, by_array=by_array and root._state.is_lent)
+                if state.full is not None:
+                    self.take_back(tensor, by_array=by_array and state.is_lent)
+            elif type(tensor) is list or type(tensor) is tuple:
+                self.take_back_all(tensor, by_array=by_array)
+
+    def take_back(self, root: GlobalTensor, *, by_array: bool = False) -> bool:
         """Write into the part ``(b, …)`` what the cell has written into the whole ``(B, …)``: ``image = x[0]; image *= 2``.
 
-        `by_array`: look also for what nothing counts.
+        `by_array`: also what nothing counts.
 
         Returns
         -------
         bool
             Whether there may be more to come: the cell holds samples of the whole.
         """
-        kept = tensor._state.full
-        if kept is None or not isinstance(tensor.placement, Shard):
+        kept = root._state.full
+        if kept is None or not isinstance(root.placement, Shard):
             return False
-        whole, own = kept.tensor, at(tensor.placement.dim, tensor.placement.loaded)
+        whole, own = kept.tensor, at(root.placement.dim, root.placement.loaded)
+        is_current = kept.version == version_of(root)  # else a model has written into the part
         with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
-            is_current = kept.version == tensor._version  # else a model has written into the part
-            if whole._version != kept.full_version or (by_array and is_current and not same_bytes(whole[own], tensor)):
-                tensor.copy_(whole[own])
-                tensor._state.full = KeptFull(tensor._version, whole, whole._version)
+            if whole._version != kept.full_version:
+                root.copy_(whole[own])
+                self.keep_on(root)
+            elif by_array and is_current:
+                copy_uncounted(root, whole[own])  # on all ranks, though it may be another's part alone that was written to
+                self.keep_on(root)
         return bool(whole._use_count() > 1)  # type: ignore[attr-defined]  # which PyTorch does not declare
+
+
+def origin_of(tensor: GlobalTensor) -> Origin:
+    """Return whose memory a shard has, and by which views."""
+    origin = _origin_now(tensor)
+    if origin is None:
+        with torch._C.DisableTorchFunctionSubclass():
+            origin = tensor._state.origin = Origin(from_local(tensor.detach(), tensor.placement), ())
+    return origin
+
+
+def root_of(tensor: GlobalTensor) -> GlobalTensor:
+    """Return the tensor whose whole is kept for `tensor`: itself, if its whole has a graph, or is a sum, or nothing was read of it yet."""
+    origin = _origin_now(tensor)
+    return tensor if origin is None or requires_grad(tensor) else origin.root
+
+
+def _origin_now(tensor: GlobalTensor) -> Origin | None:
+    origin = tensor._state.origin
+    if origin is not None and not have_one_memory(tensor, origin.root):  # `x.set_`, which tells nobody
+        origin = tensor._state.origin = None
+    return origin
+
+
+def _shaped(value: Any) -> Any:
+    """Return an argument as it is kept: a tensor that spans the ranks lends its shape (``expand_as``)."""
+    return torch.empty(global_shape(value), dtype=value.dtype, device="meta") if type(value) is GlobalTensor else value

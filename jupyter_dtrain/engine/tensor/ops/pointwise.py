@@ -9,8 +9,9 @@ import torch
 from ..deferred import MOST_PENDING, DeferredReduction, is_narrow, keep_later, later_of, may_wait
 from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, to_local
 from ..redistribute import weigh
+from ..versions import count_together
 from .dispatch import Rules
-from .operands import NeedsFullTensor, at, changes_in_place, globals_in, ndim_of, requires_grad
+from .operands import NeedsFullTensor, at, changes_in_place, globals_in, ndim_of
 
 _NUMBERS = frozenset((int, float, bool))
 
@@ -189,17 +190,14 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor):
         raise NeedsFullTensor
-    if func == _DATA and not requires_grad(first):
-        func = torch.Tensor.detach  # it counts what is written to either, which what is kept of their full tensors goes by
     # Another tensor as argument lends its type or device only (`type_as`, `to(other)`).
     result = rules.local(func, args, kwargs)
     if result is first or not isinstance(result, torch.Tensor):
         return result
     kept = from_local(result, first.placement)
     if func == _DATA:
-        first._state.deferred = first._state.full = None  # which may be changed through it, without a word
-        first._state.is_uncounted = kept._state.is_uncounted = True
-    elif isinstance(first.placement, Partial) and may_wait(first) and (is_narrow(kept) or later_of(first) is not None):
+        count_together(first, kept)
+    if isinstance(first.placement, Partial) and may_wait(first) and (is_narrow(kept) or later_of(first) is not None):
         keep_later(kept, DeferredReduction(lambda value: rules.local(func, (value, *args[1:]), kwargs), [_later(first)]))
     known = rules.exchange.known(first)
     if known is not None and known.dtype == result.dtype:

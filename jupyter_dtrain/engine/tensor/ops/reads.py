@@ -8,6 +8,7 @@ import torch
 
 from ..placement_types import GlobalTensor, Partial
 from .dispatch import Rules
+from .kept_fulls import root_of
 
 _LENDING = frozenset((torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor.__dlpack__))
 
@@ -15,7 +16,9 @@ _LENDING = frozenset((torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor._
 def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Read values: what is asked for needs the whole tensor."""
     if args and isinstance(args[0], GlobalTensor) and func in _LENDING:
-        args[0]._state.is_lent = True
+        result = rules.on_wholes(func, args, kwargs)
+        root_of(args[0])._state.is_lent = True
+        return result
     return rules.on_wholes(func, args, kwargs)
 
 
@@ -24,7 +27,7 @@ def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     tensor = args[0]
     if not isinstance(tensor, GlobalTensor):
         return rules.on_wholes(func, args, kwargs)
-    value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.full_tensor(tensor).detach()
+    value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.read_value(tensor)
     return func(value, *rules.full_tensor(args[1:]), **rules.full_tensor(kwargs))
 
 

@@ -8,6 +8,7 @@ import torch
 
 from ..placement_types import GlobalState, GlobalTensor, Partial, Placement, Shard, from_local, to_local
 from .dispatch import Rules
+from .kept_fulls import root_of
 from .operands import NeedsFullTensor, dims_of, global_shape, ndim_of, requires_grad, the_shard
 
 
@@ -105,21 +106,26 @@ IN_PLACE = tuple(_ELSEWHERE)
 def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``unsqueeze_`` and its kin: the tensor itself gets another shape, and placement."""
     tensor = args[0]
-    kept = tensor._state.full if rules.is_read(tensor) else None
+    root = root_of(tensor) if rules.is_read(tensor) else None
     if isinstance(tensor, GlobalTensor) and isinstance(tensor.placement, Partial):  # a part has the shape of the whole
         rules.local(func, args, kwargs)
         placement: Placement = tensor.placement
+        origin = None
     else:
         result = rules.dispatch(_ELSEWHERE[func], args, kwargs)
         if not isinstance(result, GlobalTensor):
             raise NeedsFullTensor
         with torch._C.DisableTorchFunctionSubclass():
             tensor.as_strided_(result.shape, result.stride(), result.storage_offset())
-        placement = result.placement
+        placement, origin = result.placement, result._state.origin
     before = tensor._state
-    tensor._state = GlobalState(placement, source=before.source, is_uncounted=before.is_uncounted, is_lent=before.is_lent)
-    if kept is not None:  # samples that the cell has taken go on to be views of it; what else was known is in the shape that it had
-        rules.keep(tensor, func(kept.tensor, *args[1:], **kwargs))
+    tensor._state = GlobalState(placement, origin=origin, source=before.source, is_lent=before.is_lent)
+    if (
+        isinstance(tensor, GlobalTensor) and root is tensor and before.full is not None
+    ):  # samples that the cell has taken go on to be views of it
+        rules.keep(tensor, func(before.full.tensor, *args[1:], **kwargs))
+    elif root is not None:
+        rules.keep_on(root)
     return tensor
 
 
@@ -128,7 +134,9 @@ def detach_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict
     tensor = args[0]
     if isinstance(tensor, GlobalTensor) and requires_grad(tensor):
         with torch._C.DisableTorchFunctionSubclass():
-            torch.utils.swap_tensors(tensor, from_local(to_local(tensor).detach(), tensor.placement))
+            detached = from_local(to_local(tensor).detach(), tensor.placement)
+            rules.trace(detached, torch.Tensor.detach, (tensor,), {})
+            torch.utils.swap_tensors(tensor, detached)
     return tensor
 
 
