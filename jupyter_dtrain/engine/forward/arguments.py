@@ -8,7 +8,7 @@ are copies by then: a model that changes one is open (see `model_call`). So is o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from ...serialization.python_reducers import SlotValues
 from ..tensor.materialize import attributes_worth_a_look
 from ..tensor.placement_types import GlobalTensor
 from .containers import MAPPINGS, copy_of, entries_of, is_same, refill
+from .input_values import InputValues
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
 _SAYS_NO_SIZE = (bool, str, bytes, type, type(None), torch.dtype, torch.device)
@@ -37,13 +38,28 @@ class CallArguments:
     ----------
     args, kwargs : tuple, dict
         What the model is called with; the lists and dicts in them are its own copies.
+    given : sequence
+        The same as the cell gave it: tensors among it may span the ranks.
+    is_first : bool
+        Whether the call may have to be made again.
+    uncounted : bool
+        As of `InputValues`.
+
+    Attributes
+    ----------
+    inputs : InputValues
+        The tensors among them, and in the objects.
     """
 
-    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], *, given: Sequence[Any] = (), is_first: bool = False, uncounted: bool = False
+    ) -> None:
         self._copies: list[tuple[Any, Any, bool]] = []  # of each holder, and whether it is in an object
         self._seen: dict[int, Any] = {}
         for value in (*args, *kwargs.values()):
             self._look(value, in_object=False)
+        held = [value for holder, _, in_object in self._copies if in_object and isinstance(holder, _HOLDERS) for _, value in _items(holder)]
+        self.inputs = InputValues([*held, *given], keep=is_first or uncounted, uncounted=uncounted)
         self._narrowed: list[tuple[Holder, Any, Any, Any]] = []
         self._versions: list[tuple[torch.Tensor, int]] = []
 
@@ -91,7 +107,8 @@ class CallArguments:
         self._narrowed = []
 
     def restore(self) -> None:
-        """Let everything be as it was before the call."""
+        """Let everything be as it was before the call, or raise a `CannotRestore`."""
+        self.inputs.restore()
         self._set((copy for _, copy, _ in self._copies))
 
     @contextmanager
@@ -99,7 +116,7 @@ class CallArguments:
         """Let everything be as it was before the call, narrowed by `own`, until the end of the ``with`` block."""
         now = [copy_of(holder) for holder, _, _ in self._copies]
         narrowed, versions = self._narrowed, self._versions
-        self.restore()
+        self._set((copy for _, copy, _ in self._copies))
         self.shard(own)
         try:
             yield
@@ -115,7 +132,7 @@ class CallArguments:
 
     def kept(self) -> list[Slot] | None:
         """Return where the model has put tensors; ``None``: it has done what only the forward of an open model may."""
-        if any(tensor._version != version for tensor, version in self._versions):
+        if self.inputs.all_have_written() or any(tensor._version != version for tensor, version in self._versions):
             return None
         slots: list[Slot] = []
         parts = {(id(holder), key): part for holder, key, _, part in self._narrowed}

@@ -67,8 +67,12 @@ class FirstCall(ShardedCall):
         elsewhere = drawing is not None and failed is None and before.has_drawn_elsewhere()
         drawn_here = None if drawing is None else drawing.result
         notes = bool(changes)
-        of_ranks = Exchange.objects((refuses, elsewhere, notes, drawn_here, self.view.functions.met))
+        uncounted = self._handed.inputs.has_uncounted()
+        of_ranks = Exchange.objects((refuses, elsewhere, notes, uncounted, drawn_here, self.view.functions.met))
         self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
+        self.called.writes_uncounted |= any(uncounted for _, _, _, uncounted, *_ in of_ranks)
+        self._handed.inputs.uncounted = self.called.writes_uncounted
+        self._handed.inputs.count()
         if not self.refused and any(elsewhere for _, elsewhere, *_ in of_ranks):
             self.refused = self._learning().draw_for_samples_elsewhere()
         if not self.refused and any(notes for _, _, notes, *_ in of_ranks):

@@ -46,6 +46,8 @@ class ModuleInfo:
         What it changes without regard to its samples, as :meth:`Change.names` has it.
     marked : dict of bool to list of int
         Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
+    writes_uncounted : bool
+        Whether it writes to what it is given by ``x.data`` or ``x.numpy()``.
     ways : Ways
     """
 
@@ -61,6 +63,7 @@ class ModuleInfo:
     watch: Watch | None = None
     accepted: set[tuple[int, Any]] = field(default_factory=set)
     marked: dict[bool, list[int]] = field(default_factory=dict)
+    writes_uncounted: bool = False
     ways: Ways = field(default_factory=Ways)
 
 

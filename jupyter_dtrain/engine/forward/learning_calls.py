@@ -62,9 +62,12 @@ class LearningCalls:
         again.drop_hooks()
         self.before.rewind()
         try:
-            values = pytree.tree_map(convert, self.given)
             on = torch.is_grad_enabled() and (as_it_is or model_uses(self.module, lambda _, names: any("grad" in name for name in names)))
-            with self.handed.as_before(convert), torch.set_grad_enabled(on), unwarned(), not_compiled():
+            inputs = self.handed.inputs
+            with inputs.as_before(), self.handed.as_before(convert), torch.set_grad_enabled(on), unwarned(), not_compiled():
+                values = pytree.tree_map(convert, self.given)
+                if inputs.written():  # what is kept of a batch must not be written to
+                    values = pytree.tree_map(_copied, values)
                 with mode or nullcontext():
                     result = self.own_call(values)
                 return self.handed.with_kept(result)
@@ -107,3 +110,7 @@ class LearningCalls:
             return True
         accepted.update(name for change in changes for name in change.names())
         return False
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter) else value

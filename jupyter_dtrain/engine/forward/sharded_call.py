@@ -87,7 +87,8 @@ class ShardedCall:
     is_first: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._handed = CallArguments(*self.own)
+        given = (*self.given[0], *self.given[1].values())
+        self._handed = CallArguments(*self.own, given=given, is_first=self.is_first, uncounted=self.called.writes_uncounted)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
         self._made: dict[int, nn.Module] = {}
         self._reached: Reached | None = None
@@ -139,15 +140,17 @@ class ShardedCall:
             )
             if self.is_first and self._mixes_samples(result, drawing):
                 raise NeedsFullBatch
+            self.view.arguments.written(handed.inputs.written())
             return handed.keep(placed)
         except (NeedsFullBatch, FailedOnShard):
             if not self.is_first and self.called.watch is not None and self.called.watch.changed(anything=True):
                 raise KeepsState(self.module) from None
-            handed.restore()
             try:
+                handed.restore()
                 self._before.restore()
             except CannotRestore:
                 raise KeepsState(self.module) from None
+            self.view.arguments.written(handed.inputs.written())
             raise
         except Exception as error:
             note(error)
@@ -196,10 +199,15 @@ class ShardedCall:
         self.called.asked.add(asked)
 
     def _call_on_own(self, call: Callable[[Any], Any]) -> tuple[Any, GlobalSampling | None]:
-        self._handed.restore()
+        try:
+            self._handed.restore()
+        except CannotRestore:
+            raise KeepsState(self.module) from None
         self._handed.shard(self.view.arguments.shard_argument(self.placement))
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
-            return call(self.own), drawing
+            result = call(self.own)
+        self._handed.inputs.count()
+        return result, drawing
 
     def _compute(self) -> tuple[Any, GlobalSampling | None]:
         """Return what the model returns and has drawn.

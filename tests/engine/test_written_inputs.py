@@ -1,0 +1,96 @@
+"""A model that writes into what it is given has done so once, however often it was called to learn from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.engine.test_data_attribute import SETUP
+from tests.engine.test_zero3 import CLOSE, distance
+
+MODEL = """
+class Net(nn.Module):
+    def __init__(self): super().__init__(); self.linear = nn.Linear(3, 1); self.calls = 0
+    def forward(self, x{more}):
+        {body}
+net = Net(); opt.add_param_group({{'params': list(net.parameters())}})
+def train(o, y, *more):
+    loss = F.mse_loss(o, y) + sum(m.pow(2).mean() for m in more)
+    opt.zero_grad(); loss.backward(); opt.step(); seen.append(loss.item())
+"""
+BODIES = {
+    "scales": "x.mul_(1.5); return self.linear(x)",
+    "centres each sample": "x -= x.mean(1, keepdim=True); return self.linear(x)",
+    "centres the batch": "x -= x.mean(0); return self.linear(x)",
+    "writes a column": "x[:, 0] = 0.5 * x[:, 1]; return self.linear(x)",
+    "writes later": "self.calls += 1\n        if self.calls > 2: x.mul_(3)\n        return self.linear(x)",
+    "by its data": "x.data.mul_(2); return self.linear(x)",
+    "by an array": "a = x.numpy(); a *= 2; return self.linear(x)",
+    "by a view": "x.view(-1).add_(1); return self.linear(x)",
+    "by a layer": "return self.linear(F.hardtanh(x, 0.1, 0.6, inplace=True))",
+    "returns it": "x.mul_(2); return self.linear(x) + x.sum(1, keepdim=True)",
+}
+LOOPS = {
+    "trained": "for x, y in loader: train(net(x), y); read(x)",
+    "read before": "for x, y in loader: c = x[:, 1]; read(c, x); train(net(x), y); read(c, x)",
+    "lent": "for x, y in loader: a, s = x.numpy(), x[1]; train(net(x), y); seen.append(a.tolist()); read(s, x); a += 1; step(x, y)",
+    "evaluated": """
+for x, y in loader:
+    with torch.no_grad(): read(net(x))
+    read(x); step(x, y)
+""",
+    "called twice": "for x, y in loader: o = net(x.clone()); train(net(x), y, o.detach()); read(x, o)",
+}
+OTHERS = {
+    "what the cell has made for the batch": (
+        "",
+        "x.mul_(1.5); return self.linear(x)",
+        "for x, y in loader: z = torch.ones(len(x), 3); o = net(z); train(o, y); read(z)",
+    ),
+    "what is for all samples": (
+        ", n",
+        "n.add_(0.1); return self.linear(x + n)",
+        "noise = torch.rand(3)\nfor x, y in loader: train(net(x, noise), y); read(noise)",
+    ),
+    "in an object": (
+        "",
+        "x.x.mul_(3); return self.linear(x.x)",
+        "from types import SimpleNamespace\nfor x, y in loader: b = SimpleNamespace(x=x); train(net(b), y); read(x, b.x)",
+    ),
+    "in a dict": (
+        "",
+        "x['x'].mul_(3); return {'o': self.linear(x['x']), 'x': x['x']}",
+        "for x, y in loader: r = net({'x': x}); train(r['o'], y); read(x, r['x'])",
+    ),
+    "with a graph": (
+        "",
+        "return self.linear(F.leaky_relu_(x, 0.1))",
+        (
+            "first = nn.Linear(3, 3); opt.add_param_group({'params': list(first.parameters())})\n"
+            "for x, y in loader: h = first(x); train(net(h), y, h); read(h)"
+        ),
+    ),
+}
+
+
+def _cells():
+    for body, loop in ((body, loop) for body in BODIES for loop in LOOPS):
+        is_long = loop not in ("trained", "lent") and body not in ("scales", "by its data")
+        cell = MODEL.format(more="", body=BODIES[body]) + LOOPS[loop]
+        yield pytest.param(cell, id=f"{body}, {loop}", marks=[pytest.mark.long] if is_long else [])
+    for name, (more, body, loop) in OTHERS.items():
+        yield pytest.param(MODEL.format(more=more, body=body) + loop, id=name)
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(3) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("cell", _cells())
+def test_what_a_model_writes_into_its_input_is_there_once(ranks, cell):
+    state = "seen, list(model.parameters()), list(net.parameters())"
+    (plain,) = ranks.call(1, run_plain, SETUP, cell, state)
+    for of_rank in ranks.call(3, run_notebook, SETUP, cell, state):
+        assert distance(plain["compared"], of_rank["compared"]) < CLOSE
