@@ -96,7 +96,8 @@ class Lab:
         return "\n".join(self.cell(index).locator(".jp-OutputArea-output").all_inner_texts())
 
     def execute(self, command: str, **arguments: Any) -> None:
-        """Execute one of JupyterLab's commands, as its menu does."""
+        """Execute one of JupyterLab's commands, as its menu does: after the page has loaded, extensions register theirs in their time."""
+        self.page.wait_for_function("id => window.jupyterapp?.commands.hasCommand(id)", arg=command)
         self.page.evaluate("async ([id, args]) => { await window.jupyterapp.commands.execute(id, args); }", [command, arguments])
 
     def change_theme(self, theme: str) -> None:
