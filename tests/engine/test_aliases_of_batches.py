@@ -92,6 +92,14 @@ for x, y in DataLoader(TensorDataset(X, Y), batch_size=2):
     for v in (c, r, f, n): v.add_(1)
     read(x, c, r, f, n); x.mul_(2); read(x, c, r, f, n)
 """,
+    "in a try": """
+for x, y in loader:
+    try:
+        c, a = x[:, 1], x.numpy(); a *= 2; read(c); c.add_(1); seen.append(a.tolist()); r = x[:, :2]; r.zero_(); read(x, c)
+    except ValueError:
+        pass
+    seen.append(a.tolist()); step(x, y)
+""",
     "out": """
 for x, y in loader:
     b = torch.empty_like(x); n = b.numpy(); torch.mul(x, 2, out=b); seen.append(n.tolist())

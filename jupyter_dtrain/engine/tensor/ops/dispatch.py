@@ -98,9 +98,8 @@ class Rules(KeptFulls):
             return self.on_wholes(func, args, kwargs)
         if rule is not None:
             try:
-                if func in self.refusing and may_be_caught():
-                    return on_all_parts(partial(rule, self, func, args, kwargs), NeedsFullTensor)
-                result = rule(self, func, args, kwargs)
+                run = partial(rule, self, func, args, kwargs)
+                result = on_all_parts(run, NeedsFullTensor) if func in self.refusing and may_be_caught() else run()
                 if not args or self.transforms or not isinstance(result, GlobalTensor | tuple | list):
                     return result
                 is_new = result is not args[0] or func is torch.Tensor.contiguous
