@@ -50,10 +50,10 @@ class _Normalized(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         x, mean, scale = ctx.saved_tensors
         of_x, of_mean, of_scale, of_bias = ctx.dtypes
-        passed = grad * of_channels(scale, x)
-        total = grad.sum(dims_of(x))
-        spread = (grad * (x - of_channels(mean, x))).sum(dims_of(x))
-        return passed.to(of_x), (-scale * total).to(of_mean), spread.to(of_scale), total.to(of_bias)
+        passed, dims = grad * of_channels(scale, x), dims_of(x)
+        spread = (grad * (x - of_channels(mean, x))).sum(dims)
+        # The mean's is the sum of what is passed on, digit by digit: what comes to zero behind the layer (a bias before it) does so.
+        return passed.to(of_x), -passed.sum(dims).to(of_mean), spread.to(of_scale), grad.sum(dims).to(of_bias)
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, of_mean: torch.Tensor, of_scale: torch.Tensor, of_bias: torch.Tensor) -> torch.Tensor:
