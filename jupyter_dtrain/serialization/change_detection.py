@@ -21,7 +21,7 @@ from ..system.interpreter import collection_paused
 from ..system.page_map import PrivateMappings, untouched
 from .cached_functions import is_notebooks, mark_of
 from .copy_restore import ABSENT, Contents, attributes_of
-from .item_restore import is_frame, items_of, once
+from .item_restore import bytes_of, is_frame, items_of, once
 from .iterators import is_iterator, place_of
 from .leaves import Numbers
 from .torch_reducers import as_array
@@ -203,5 +203,4 @@ def _storage_signature(tensor: torch.Tensor) -> tuple[object, ...]:
 
 
 def _checksum(tensor: torch.Tensor) -> int:
-    plain = once(tensor.detach()).resolve_conj().resolve_neg().cpu().contiguous()
-    return zlib.crc32(as_array(plain.reshape(-1).view(torch.uint8)).data)
+    return zlib.crc32(as_array(bytes_of(once(tensor.detach()).resolve_conj().resolve_neg().cpu())).data)

@@ -160,6 +160,11 @@ def _restore_tensor(tensor: torch.Tensor, new: torch.Tensor) -> None:
             target.copy_(source)
 
 
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the bytes of a tensor in its order, flat. One entry may have any stride, and is contiguous all the same."""
+    return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 def once(tensor: torch.Tensor) -> torch.Tensor:
     """Return `tensor` without the dims along which it repeats one value, as ``expand`` makes them."""
     if tensor.layout != torch.strided or 0 not in tensor.stride():

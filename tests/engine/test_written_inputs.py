@@ -31,6 +31,10 @@ BODIES = {
     "returns it": "x.mul_(2); return self.linear(x) + x.sum(1, keepdim=True)",
 }
 LOOPS = {
+    "one column, a sample at a time": """
+for x, y in DataLoader(TensorDataset(X, Y), batch_size=3):
+    v = x[:, 1].unsqueeze(1).expand(-1, 3); c = x[:, 1]; n = net(v.clone()); train(n, y); read(c); c.mul_(2); read(x)
+""",
     "trained": "for x, y in loader: train(net(x), y); read(x)",
     "read before": "for x, y in loader: c = x[:, 1]; read(c, x); train(net(x), y); read(c, x)",
     "lent": "for x, y in loader: a, s = x.numpy(), x[1]; train(net(x), y); seen.append(a.tolist()); read(s, x); a += 1; step(x, y)",

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...serialization.copy_restore import Contents, restore
-from ...serialization.item_restore import is_frame, items_of
+from ...serialization.item_restore import bytes_of, is_frame, items_of
 from ...serialization.python_reducers import SlotValues, attribute_holders
 from ..tensor.placement_types import GlobalTensor
 from .containers import MAPPINGS, copy_of, is_same, refill
@@ -180,7 +180,7 @@ def _digest(value: Any, depth: int) -> Any:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() if tensor.numel() else b""
+    return bytes_of(tensor).numpy().tobytes() if tensor.numel() else b""
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...errors import UsageError
+from ...serialization.item_restore import bytes_of
 from ..comm.batch_ranks import num_batch_ranks, rank_of
 from ..comm.collectives import all_gather, all_gather_object, all_reduce, broadcast, scatter_object
 from ..timing import COMMUNICATION, Counted
@@ -167,7 +168,7 @@ class Exchange:
     def is_same(tensor: torch.Tensor) -> bool:
         """Return whether `tensor`, of one shape everywhere, has the same bits on all ranks."""
         all_ranks_come()
-        own = tensor.detach().contiguous().view(-1).view(torch.uint8)
+        own = bytes_of(tensor.detach())
         parts = [torch.empty_like(own) for _ in range(num_batch_ranks())]
         with Counted(COMMUNICATION):
             all_gather(parts, own)

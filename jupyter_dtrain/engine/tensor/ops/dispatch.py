@@ -100,10 +100,9 @@ class Rules(KeptFulls):
             try:
                 run = partial(rule, self, func, args, kwargs)
                 result = on_all_parts(run, NeedsFullTensor) if func in self.refusing and may_be_caught() else run()
-                if not args or self.transforms or not isinstance(result, GlobalTensor | tuple | list):
+                if result is next(iter(args), None) and func is not torch.Tensor.contiguous:
                     return result
-                is_new = result is not args[0] or func is torch.Tensor.contiguous
-                return self.trace(result, func, args, kwargs) if is_new else result
+                return self.trace(result, func, args, kwargs) if isinstance(result, GlobalTensor | tuple | list) else result
             except (NeedsFullTensor, FailedOnShard):
                 pass
             except Exception as error:

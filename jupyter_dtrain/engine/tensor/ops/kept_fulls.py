@@ -76,7 +76,7 @@ class KeptFulls:
     @staticmethod
     def trace(result: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return `result`, of which is noted whether it, or several in it, are views of the shard ``args[0]``."""
-        source = args[0]
+        source = next(iter(args), None)
         if type(source) is not GlobalTensor or type(source._state.placement) is not Shard:
             return result
         for number, view in enumerate(result) if isinstance(result, tuple | list) else ((None, result),):

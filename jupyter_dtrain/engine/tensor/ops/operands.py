@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from ....serialization.item_restore import bytes_of
 from ..placement_types import GlobalTensor, Shard
 
 
@@ -31,7 +32,7 @@ def blank_like(part: torch.Tensor, dim: int, total: int) -> torch.Tensor:
 
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether two tensors of one shape and type have the same bytes, whatever is NaN in them."""
-    return torch.equal(left.contiguous().view(-1).view(torch.uint8), right.contiguous().view(-1).view(torch.uint8))
+    return torch.equal(bytes_of(left), bytes_of(right))
 
 
 def changes_in_place(func: Any) -> bool:
