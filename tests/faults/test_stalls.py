@@ -56,7 +56,9 @@ def test_ranks_that_wait_for_ever_are_told_by_their_lines(notebook):
     assert notebook.run("%%distribute --engines 2\n1 + 1").result == "2"
 
 
-@pytest.mark.parametrize("line", ["import time; time.sleep(5)", "sum(i * i for i in range(20_000_000))"])
+@pytest.mark.parametrize(
+    "line", ["import time; time.sleep(5)", pytest.param("sum(i * i for i in range(20_000_000))", marks=pytest.mark.long)]
+)
 def test_ranks_that_are_busy_are_left_alone(notebook, line):
     assert notebook.run(f"%%distribute --engines 2\n{line}").stderr == ""
 

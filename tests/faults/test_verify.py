@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.notebook.corpus_cells import apart
 
 SETUP = """
@@ -42,6 +44,7 @@ for number, (x, y) in enumerate(loader):
 STATE = "([p.detach() for p in model.parameters()], losses, model.calls)"
 
 
+@pytest.mark.long
 def test_a_run_goes_back_where_a_model_is_found_to_differ_later(two):
     notebook = two.notebook
     notebook.run(SETUP + "make_late()")

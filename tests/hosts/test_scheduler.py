@@ -150,6 +150,7 @@ def test_a_job_that_is_cancelled_ends_the_cell_with_that(notebook, slurm):
     assert f"its job {number} was cancelled" in cell.error[1]
 
 
+@pytest.mark.long
 def test_a_node_that_is_taken_away_is_told_and_the_run_goes_on(notebook, slurm, lab, expected):
     notebook.run(SETUP)
     cell = notebook.start(f"%%distribute --launcher slurm -n 2 --nodes 2\n{TRAIN.format(epochs=10, pause=0.1)}")

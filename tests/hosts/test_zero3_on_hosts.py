@@ -56,7 +56,8 @@ def test_what_the_cell_reads_is_whole(notebook):
     assert notebook.value("norms") == [pytest.approx(of_epoch, abs=1e-9) for of_epoch in norms]
 
 
-@pytest.mark.parametrize(("rank", "broken"), [(2, 14), pytest.param(0, 8, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize(("rank", "broken"), [(2, 14), (0, 8)])
 def test_after_an_error_of_one_rank_all_of_it_is_there(notebook, rank, broken):
     """Rank 2 is on the second host, and has the broken sample: it has left when rank 0 reads its rows. Or rank 0 has it."""
     cell = FAILING.format(broken=broken)
