@@ -92,6 +92,11 @@ for x, y in DataLoader(TensorDataset(X, Y), batch_size=2):
     for v in (c, r, f, n): v.add_(1)
     read(x, c, r, f, n); x.mul_(2); read(x, c, r, f, n)
 """,
+    "means and sums": """
+for x, y in loader:
+    m, t = x.mean(0), x.sum(0); a, b = m.numpy(), t.numpy(); a *= 2; b -= 1; read(m, t); step(x - m + t, y)
+    a[0] = 1; s = m[1]; s.mul_(3); step(x - m, y); read(m); m.add_(1); seen.append(a.tolist()); kept.append(t)
+""",
     "in a try": """
 for x, y in loader:
     try:

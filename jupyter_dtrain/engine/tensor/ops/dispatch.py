@@ -25,7 +25,7 @@ from ..placement_types import GlobalTensor, Partial, Shard
 from ..redistribute import Exchange
 from ..view_calls import have_one_memory, seen_through
 from .kept_fulls import KeptFulls, origin_of, root_of
-from .operands import NeedsFullTensor, at, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
+from .operands import NeedsFullTensor, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -64,6 +64,7 @@ class Rules(KeptFulls):
     num_all: int = 0  # ranks of the run, where batches are sharded over fewer: what spans all of them has no other rules
 
     def __post_init__(self) -> None:
+        self.is_first = self.rank == 0
         self.gradient_scale = float(self.world_size)  # `gradients` averages over ranks at the end
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -226,11 +227,7 @@ class Rules(KeptFulls):
         root = root_of(tensor)
         kept = root._state.full
         with torch._C.DisableTorchFunctionSubclass():
-            if isinstance(tensor.placement, Shard):
-                part = changed[at(tensor.placement.dim, tensor.placement.loaded)]
-            else:
-                part = changed * (1.0 if tensor.placement.weight is not None else float(self.rank == 0))
-            tensor.copy_(part)
+            tensor.copy_(self.part_of(changed, tensor.placement))
         if kept is not None and have_one_memory(kept.tensor, changed):
             self.keep_on(root)
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from ..placement_types import GlobalTensor, KeptFull, Origin, Shard, from_local
+from ..placement_types import GlobalTensor, KeptFull, Origin, Placement, Shard, from_local
 from ..versions import copy_uncounted, version_of
 from ..view_calls import ViewCall, have_one_memory, seen_through
 from .operands import at, global_shape, globals_in, requires_grad
@@ -30,6 +30,7 @@ class KeptFulls:
     """What is kept of the global tensors that the cell has read."""
 
     viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
+    is_first: bool = False  # of the ranks
     transforms: int = 0  # of torch.func that are under way, one in another
 
     def keep(self, root: GlobalTensor, whole: torch.Tensor) -> None:
@@ -37,6 +38,12 @@ class KeptFulls:
         root._state.full = KeptFull(version_of(root), whole, whole._version)
         if isinstance(root.placement, Shard):
             self.viewed = [*(other for other in self.viewed[1 - _MOST_VIEWED :] if other is not root), root]
+
+    def part_of(self, whole: torch.Tensor, placement: Placement) -> torch.Tensor:
+        """Return the rank's part of a whole tensor ``(B, …)``, or what it adds to one that is a sum of all ranks'."""
+        if isinstance(placement, Shard):
+            return whole[at(placement.dim, placement.loaded)]
+        return whole * (1.0 if placement.weight is not None else float(self.is_first))
 
     @staticmethod
     def keep_on(root: GlobalTensor) -> None:
@@ -118,16 +125,16 @@ class KeptFulls:
             Whether there may be more to come: the cell holds samples of the whole.
         """
         kept = root._state.full
-        if kept is None or not isinstance(root.placement, Shard):
+        if kept is None:
             return False
-        whole, own = kept.tensor, at(root.placement.dim, root.placement.loaded)
+        whole = kept.tensor
         is_current = kept.version == version_of(root)  # else a model has written into the part
         with torch._C.DisableTorchFunctionSubclass(), torch.set_grad_enabled(whole.requires_grad):
             if whole._version != kept.full_version:
-                root.copy_(whole[own])
+                root.copy_(self.part_of(whole, root.placement))
                 self.keep_on(root)
             elif by_array and is_current:
-                copy_uncounted(root, whole[own])  # on all ranks, though it may be another's part alone that was written to
+                copy_uncounted(root, self.part_of(whole, root.placement))  # on all ranks, though another's part alone may be another
                 self.keep_on(root)
         return bool(whole._use_count() > 1)  # type: ignore[attr-defined]  # which PyTorch does not declare
 
