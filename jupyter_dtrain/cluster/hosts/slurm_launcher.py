@@ -86,11 +86,11 @@ class SlurmJob(SubmittedJob):
     """
 
     scheduler, delete, settles = SLURM, "scancel", 1.5
+    restarts = "0"  # as far as they were told
 
     def __init__(self, script: str) -> None:
         number = SLURM.ask(["sbatch", "--parsable"], script).strip().rpartition("\n")[2].partition(";")[0]
         super().__init__(number, Path.cwd() / f"{JOB_NAME}-{number}.log")
-        self.restarts = "0"  # as far as they were told
 
     def may_run_again(self) -> bool:
         """Return whether it may be requeued (``#SBATCH --requeue`` in a file of the user's)."""
