@@ -132,7 +132,7 @@ class CallArguments:
 
     def kept(self) -> list[Slot] | None:
         """Return where the model has put tensors; ``None``: it has done what only the forward of an open model may."""
-        if self.inputs.all_have_written() or any(tensor._version != version for tensor, version in self._versions):
+        if self.inputs.replicated_are_written() or any(tensor._version != version for tensor, version in self._versions):
             return None
         slots: list[Slot] = []
         parts = {(id(holder), key): part for holder, key, _, part in self._narrowed}

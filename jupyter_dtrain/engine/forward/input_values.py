@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -41,7 +41,7 @@ class InputValues:
                     distinct[id(leaf)] = leaf
         with torch._C.DisableTorchFunctionSubclass():
             self._before = [
-                (tensor, tensor._version, tensor.detach().clone() if keep and tensor.layout == torch.strided else None)
+                _Input(tensor, tensor._version, tensor.detach().clone() if keep and tensor.layout == torch.strided else None)
                 for tensor in distinct.values()
                 if not tensor.is_inference()
             ]
@@ -49,30 +49,21 @@ class InputValues:
 
     def has_uncounted(self) -> bool:
         """Return whether one was written to that nothing has counted, as far as the values before are known."""
-        with torch._C.DisableTorchFunctionSubclass():
-            return any(
-                tensor._version == version and copy is not None and not same_bytes(tensor.detach(), copy)
-                for tensor, version, copy in self._before
-            )
+        return any(not one.has_other_version() and one.has_other_bytes() for one in self._before)
 
     def count(self) -> None:
         """Count what the model may have written that nothing has counted."""
-        for tensor, _, _ in self._before if self.uncounted else ():
-            note_write(tensor)
+        for one in self._before if self.uncounted else ():
+            note_write(one.tensor)
 
     def written(self) -> list[torch.Tensor]:
         """Return those that were written to; all, if nothing may have counted it."""
-        with torch._C.DisableTorchFunctionSubclass():
-            return [tensor for tensor, version, _ in self._before if self.uncounted or tensor._version != version]
+        return [one.tensor for one in self._written()]
 
-    def all_have_written(self) -> bool:
-        """Return whether a tensor was written to that does not span the ranks."""
-        with torch._C.DisableTorchFunctionSubclass():
-            return any(
-                tensor._version != version or (copy is not None and not same_bytes(tensor.detach(), copy))
-                for tensor, version, copy in self._before
-                if not isinstance(tensor, GlobalTensor)
-            )
+    def replicated_are_written(self) -> bool:
+        """Return whether a tensor was written to that all ranks have."""
+        others = (one for one in self._before if not isinstance(one.tensor, GlobalTensor))
+        return any(one.has_other_version() or one.has_other_bytes() for one in others)
 
     def restore(self) -> None:
         """Let all be as before.
@@ -82,19 +73,16 @@ class InputValues:
         CannotRestore
             Of a tensor that was written to, the values before are not known, or its graph goes on from what was written.
         """
-        written = set(map(id, self.written()))
-        for tensor, _, copy in self._before:
-            if id(tensor) in written:
-                with torch._C.DisableTorchFunctionSubclass():
-                    if copy is None or tensor.requires_grad:
-                        raise CannotRestore
-                copy_uncounted(tensor, copy)
+        for one in self._written():
+            with torch._C.DisableTorchFunctionSubclass():
+                if one.copy is None or one.tensor.requires_grad:
+                    raise CannotRestore
+            copy_uncounted(one.tensor, one.copy)
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
         """Let all have the values before until the end of the ``with`` block, and then those of now."""
-        written = set(map(id, self.written()))
-        changed = [(tensor, copy) for tensor, _, copy in self._before if id(tensor) in written and copy is not None]
+        changed = [(one.tensor, one.copy) for one in self._written() if one.copy is not None]
         with torch._C.DisableTorchFunctionSubclass():
             now = [tensor.detach().clone() for tensor, _ in changed]
         for tensor, copy in changed:
@@ -104,3 +92,22 @@ class InputValues:
         finally:
             for (tensor, _), values in zip(changed, now, strict=True):
                 copy_uncounted(tensor, values)
+
+    def _written(self) -> list[_Input]:
+        return [one for one in self._before if self.uncounted or one.has_other_version()]
+
+
+class _Input(NamedTuple):
+    """A tensor, and what it was before the call."""
+
+    tensor: torch.Tensor
+    version: int
+    copy: torch.Tensor | None
+
+    def has_other_version(self) -> bool:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.tensor._version != self.version
+
+    def has_other_bytes(self) -> bool:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.copy is not None and not same_bytes(self.tensor.detach(), self.copy)

@@ -120,12 +120,10 @@ def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dic
         placement, origin = result.placement, result._state.origin
     before = tensor._state
     tensor._state = GlobalState(placement, origin=origin, source=before.source, is_lent=before.is_lent)
-    if (
-        isinstance(tensor, GlobalTensor) and root is tensor and before.full is not None
-    ):  # samples that the cell has taken go on to be views of it
-        rules.keep(tensor, func(before.full.tensor, *args[1:], **kwargs))
-    elif root is not None:
+    if root is not None and root is not tensor:
         rules.keep_on(root)
+    elif root is not None and before.full is not None:  # samples that the cell has taken go on to be views of it
+        rules.keep(root, func(before.full.tensor, *args[1:], **kwargs))
     return tensor
 
 
