@@ -6,9 +6,8 @@ import itertools
 
 import pytest
 
-from tests.engine.ranks import Ranks, run_notebook, run_plain
-from tests.engine.test_data_attribute import SETUP
-from tests.engine.test_zero3 import CLOSE, distance
+from tests.engine.ranks import Ranks
+from tests.engine.test_data_attribute import assert_as_in_one_process
 
 ALIASES = {
     "detach": "x.detach()",
@@ -144,7 +143,4 @@ def ranks():
 
 @pytest.mark.parametrize("cell", _cells())
 def test_what_is_written_to_one_is_in_the_others(ranks, cell):
-    state = "seen, kept, list(model.parameters())"
-    (plain,) = ranks.call(1, run_plain, SETUP, cell, state)
-    for of_rank in ranks.call(2, run_notebook, SETUP, cell, state):
-        assert distance(plain["compared"], of_rank["compared"]) < CLOSE
+    assert_as_in_one_process(ranks, cell, world_sizes=(2,))

@@ -143,13 +143,20 @@ def ranks():
         yield ranks
 
 
+STATE = "seen, kept, list(model.parameters())"
+
+
+def assert_as_in_one_process(ranks, cell, *, world_sizes=(2, 3), setup=SETUP, state=STATE):
+    """Run `cell` plain and on ranks, and compare `state`."""
+    (plain,) = ranks.call(1, run_plain, setup, cell, state)
+    for world_size in world_sizes:
+        for of_rank in ranks.call(world_size, run_notebook, setup, cell, state):
+            assert distance(plain["compared"], of_rank["compared"]) < CLOSE
+
+
 @pytest.mark.parametrize("cell", SHAPES.values(), ids=SHAPES)
 def test_what_is_written_by_data_is_read_by_all(ranks, cell):
-    state = "seen, kept, list(model.parameters())"
-    (plain,) = ranks.call(1, run_plain, SETUP, cell, state)
-    for world_size in (2, 3):
-        for of_rank in ranks.call(world_size, run_notebook, SETUP, cell, state):
-            assert distance(plain["compared"], of_rank["compared"]) < CLOSE
+    assert_as_in_one_process(ranks, cell)
 
 
 def test_data_of_another_shape_is_refused(ranks):

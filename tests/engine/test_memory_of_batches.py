@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import one_of
-from tests.engine.ranks import Ranks, run_notebook, run_plain
-from tests.engine.test_data_attribute import SETUP
-from tests.engine.test_zero3 import CLOSE, distance
+from tests.engine.ranks import Ranks
+from tests.engine.test_data_attribute import SETUP, assert_as_in_one_process
 
 ARRAYS = {
     "numpy then inplace": """
@@ -257,11 +256,7 @@ def ranks():
 
 
 def check(ranks, cell):
-    setup, state = f"{SETUP}import numpy as np\n", "seen, kept, list(model.parameters())"
-    (plain,) = ranks.call(1, run_plain, setup, cell, state)
-    for world_size in (2, 3):
-        for of_rank in ranks.call(world_size, run_notebook, setup, cell, state):
-            assert distance(plain["compared"], of_rank["compared"]) < CLOSE
+    assert_as_in_one_process(ranks, cell, setup=f"{SETUP}import numpy as np\n")
 
 
 @pytest.mark.parametrize("name", ARRAYS)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.ranks import Ranks, run_notebook, run_plain
-from tests.engine.test_data_attribute import SETUP
-from tests.engine.test_zero3 import CLOSE, distance
+from tests.engine.ranks import Ranks
+from tests.engine.test_data_attribute import assert_as_in_one_process
 
 MODEL = """
 class Net(nn.Module):
@@ -42,6 +41,11 @@ for x, y in DataLoader(TensorDataset(X, Y), batch_size=3):
 for x, y in loader:
     with torch.no_grad(): read(net(x))
     read(x); step(x, y)
+""",
+    "evaluated in inference mode": """
+with torch.inference_mode():
+    for x, y in loader: z = x * 1; o = net(z); read(o, z)
+for x, y in loader: train(net(x), y); read(x)
 """,
     "called twice": "for x, y in loader: o = net(x.clone()); train(net(x), y, o.detach()); read(x, o)",
 }
@@ -94,7 +98,4 @@ def ranks():
 
 @pytest.mark.parametrize("cell", _cells())
 def test_what_a_model_writes_into_its_input_is_there_once(ranks, cell):
-    state = "seen, list(model.parameters()), list(net.parameters())"
-    (plain,) = ranks.call(1, run_plain, SETUP, cell, state)
-    for of_rank in ranks.call(3, run_notebook, SETUP, cell, state):
-        assert distance(plain["compared"], of_rank["compared"]) < CLOSE
+    assert_as_in_one_process(ranks, cell, world_sizes=(3,), state="seen, list(model.parameters()), list(net.parameters())")
