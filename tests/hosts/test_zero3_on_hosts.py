@@ -7,7 +7,7 @@ import torch
 
 from tests.conftest import one_of
 from tests.hosts.test_several_hosts import STEP, TRAIN, WEIGHTS, hosts_of
-from tests.hosts.test_zero1_on_hosts import FAILING, FRAGILE, MOMENTS, WIDE, assert_all_same, state
+from tests.hosts.test_zero1_on_hosts import MOMENTS, WIDE, assert_all_same, check_after_error_of_one_rank, started, state
 
 BRIEF = TRAIN.format(epochs=2, pause=0)
 NORMS = f"""
@@ -60,16 +60,7 @@ def test_what_the_cell_reads_is_whole(notebook):
 @pytest.mark.parametrize(("rank", "broken"), [(2, 14), (0, 8)])
 def test_after_an_error_of_one_rank_all_of_it_is_there(notebook, rank, broken):
     """Rank 2 is on the second host, and has the broken sample: it has left when rank 0 reads its rows. Or rank 0 has it."""
-    cell = FAILING.format(broken=broken)
-    notebook.run(WIDE + FRAGILE)
-    notebook.fail(cell)
-    expected = state(notebook)
-    assert len(expected[0][1]) == 7
-    notebook.run(WIDE + FRAGILE)
-    failed = notebook.fail(f"%%distribute --hosts h1:2,h2:1 --strategy zero3\n{cell}")
-    assert failed.error == ("ValueError", "a broken sample")
-    assert "zero3" not in failed.stderr + " ".join(failed.notices)
-    assert_all_same(notebook, expected)
+    check_after_error_of_one_rank(notebook, "zero3", broken)
 
 
 @pytest.mark.long
@@ -98,19 +89,9 @@ def assert_same_bits(notebook, undisturbed):
         assert torch.equal(found, wanted)
 
 
-def started(notebook, hosts, *, epoch, pause=0.1, options=""):
-    """Start the long cell on `hosts`, and return it when it is through with `epoch`, with the pids of the engines."""
-    notebook.run(WIDE)
-    notebook.run(f"%distribute start --hosts {hosts}")
-    pids = notebook.engines()
-    cell = notebook.start(f"%%distribute --strategy zero3 {options}\n{TRAIN.format(epochs=8, pause=pause)}")
-    notebook.wait_for_stdout(cell, f"epoch {epoch}")
-    return cell, pids
-
-
 @pytest.mark.long
 def test_an_engine_is_killed(notebook, lab, undisturbed):
-    cell, pids = started(notebook, "h1:1,h2:1", epoch=3)
+    cell, pids = started(notebook, "h1:1,h2:1", epoch=3, strategy="zero3")
     lab[2].run(["kill", "-9", pids[1]])
     notebook.finish(cell)
     assert cell.ok, cell.traceback
@@ -129,7 +110,7 @@ def rows_on(host):
 def test_a_host_is_switched_off(notebook, lab, undisturbed, goes):
     """That of rank 0 or that of the other one: its rows are on the other host, and not on the notebook's."""
     hosts = "h1:1,h6:1" if goes == 6 else "h7:1,h1:1"
-    cell, _ = started(notebook, hosts, epoch=3, pause=0.2, options="--checkpoint-every 1h")
+    cell, _ = started(notebook, hosts, epoch=3, pause=0.2, options="--checkpoint-every 1h", strategy="zero3")
     notebook.wait(lambda: (rows_on(lab[1]) and rows_on(lab[goes])) or not cell.running, "a snapshot", cell)
     assert not rows_on(lab[0])
     lab[goes].lose()
