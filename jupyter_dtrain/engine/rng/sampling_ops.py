@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..tensor.ops.operands import at, blank_like
+from ..tensor.memory_layout import blank_like
+from ..tensor.ops.operands import at
 
 Shape = tuple[int, ...]
 Draw = Callable[[Any, tuple[Any, ...], dict[str, Any], "Rows"], Any]

@@ -20,6 +20,7 @@ from ..timing import COMMUNICATION, Counted
 from .batched import of_batched
 from .deferred import DeferredReduction, later_of
 from .graph_placement import graph_nodes
+from .memory_layout import blank_whole
 from .pending_checks import settle
 from .placement_types import GlobalTensor, Partial, Shard, is_followed, to_local
 from .rank0_guard import all_ranks_come
@@ -234,7 +235,7 @@ def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> to
     whole = torch.cat([p[:size] for p, size in zip(parts, sizes, strict=True)])
     if is_bool:
         whole = whole.bool()
-    if not placement.dim:
+    made = blank_whole(part, placement)
+    if not placement.dim and made.is_contiguous():
         return whole
-    moved = whole.movedim(0, placement.dim)  # what the cell may write into must not be a view
-    return moved.clone() if moved.is_contiguous() else moved.contiguous()
+    return made.copy_(whole.movedim(0, placement.dim))  # what the cell may write into must not be a view

@@ -18,7 +18,7 @@ from torch.overrides import _get_current_function_mode_stack
 
 from ....errors import UsageError
 from ...module_tree import IdentityMap
-from ...tensor.ops.operands import blank_like
+from ...tensor.memory_layout import blank_like
 from .column_parallel import Columns
 from .dropped_heads import DroppedByHeads
 from .layer_parameter import LayerParameter

@@ -101,7 +101,7 @@ class Rules(KeptFulls):
             try:
                 run = partial(rule, self, func, args, kwargs)
                 result = on_all_parts(run, NeedsFullTensor) if func in self.refusing and may_be_caught() else run()
-                if result is next(iter(args), None) and func is not torch.Tensor.contiguous:
+                if result is next(iter(args), None):
                     return result
                 return self.trace(result, func, args, kwargs) if isinstance(result, GlobalTensor | tuple | list) else result
             except (NeedsFullTensor, FailedOnShard):

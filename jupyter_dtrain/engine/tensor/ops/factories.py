@@ -7,11 +7,13 @@ from typing import Any
 import torch
 
 from ..function_bodies import BODIES
+from ..memory_layout import blank_whole, compact, described
 from ..placement_types import GlobalState, GlobalTensor, Origin, Shard, from_local, to_local
 from ..versions import count_together
 from .dispatch import Rules
 from .kept_fulls import origin_of, root_of
-from .operands import NeedsFullTensor, at, blank_like, changes_in_place, global_shape, globals_in, ndim_of, requires_grad, the_shard
+from .operands import NeedsFullTensor, at, changes_in_place, global_shape, globals_in, ndim_of, requires_grad, the_shard
+from .pointwise import keeps
 
 
 def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -32,12 +34,12 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     wants_gradient = kwargs.get("requires_grad", False)
     kwargs = {key: value for key, value in kwargs.items() if key != "requires_grad"}
     with torch._C.DisableTorchFunctionSubclass():
-        whole = func(blank_like(tensor, placement.dim, placement.total), *args[1:], **kwargs)
+        whole = func(blank_whole(tensor, placement), *args[1:], **kwargs)
         part = whole[at(placement.dim, placement.loaded)]
         if changes_in_place(func):
             tensor.copy_(part)
             return tensor
-        result = from_local(part.contiguous(), placement)
+        result = from_local(compact(part), placement)
         return result.requires_grad_() if wants_gradient else result
 
 
@@ -52,7 +54,7 @@ def drawn_by_entry(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[
     if plain or not isinstance(placement, Shard) or any(t.placement != placement or ndim_of(t) != ndim for t in operands):
         raise NeedsFullTensor
     if func in _BY_ROW and ndim == 2 and placement.dim:  # samples of the batch are drawn
-        whole = blank_like(to_local(operands[0]), placement.dim, placement.total)
+        whole = blank_whole(to_local(operands[0]), placement)
         return func(whole.copy_(rules.full_tensor(operands[0]).detach()), *args[1:], **kwargs)
     if func in _BY_ROW and ndim != 2:
         raise NeedsFullTensor
@@ -61,13 +63,13 @@ def drawn_by_entry(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[
     def spread(value: Any) -> Any:
         if not isinstance(value, GlobalTensor):
             return value
-        whole = blank_like(to_local(value), placement.dim, placement.total).fill_(0.5)
+        whole = blank_whole(to_local(value), placement).fill_(0.5)
         whole[rows] = to_local(value)
         return whole
 
     with torch._C.DisableTorchFunctionSubclass():
         drawn = func(*map(spread, args), **{key: spread(value) for key, value in kwargs.items()})
-        return from_local(drawn[rows].contiguous(), placement)
+        return from_local(compact(drawn[rows]), placement)
 
 
 _BY_ROW = frozenset((torch.multinomial, torch.Tensor.multinomial))
@@ -84,7 +86,7 @@ def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if kwargs.get("inplace"):
         raise NeedsFullTensor
     with torch._C.DisableTorchFunctionSubclass():
-        ones = blank_like(tensor, placement.dim, placement.total).fill_(1.0)
+        ones = blank_whole(tensor, placement).fill_(1.0)
         mask = func(ones, *args[1:], **kwargs)[at(placement.dim, placement.loaded)]
         return from_local(tensor * mask, placement)
 
@@ -98,6 +100,24 @@ def new_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 def local_value(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what is the same for the part as for the whole: type, device, whether it requires gradients."""
     return rules.local(func, args, kwargs)
+
+
+def layout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Return what goes by strides: those that the whole would have."""
+    placement = args[0].placement
+    if not isinstance(placement, Shard):
+        return rules.local(func, args, kwargs)
+    return func(described(to_local(args[0]), placement.dim, placement.total), *args[1:], **kwargs)
+
+
+def contiguous(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``x.contiguous()``: a copy where one process makes one. A part of one sample may be contiguous where the whole is not."""
+    tensor, *rest = args
+    wanted = {"memory_format": rest[0] if rest else kwargs.get("memory_format", torch.contiguous_format)}
+    placement = tensor.placement
+    if not isinstance(placement, Shard) or described(to_local(tensor), placement.dim, placement.total).is_contiguous(**wanted):
+        return keeps(rules, func, args, kwargs)
+    return keeps(rules, torch.Tensor.clone, (tensor,), wanted)
 
 
 def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -20,16 +20,6 @@ def at(dim: int, part: slice) -> tuple[slice, ...]:
     return (*(slice(None),) * dim, part)
 
 
-def blank_like(part: torch.Tensor, dim: int, total: int) -> torch.Tensor:
-    """Return a tensor for all of dim `dim`, `total` long, that is laid out in memory as `part` is: random draws follow that order."""
-    strides = part.stride()
-    if 0 in strides:  # expanded: what is made after it is not
-        strides = torch.empty_like(part, device="meta").stride()
-    order = sorted(range(part.dim()), key=lambda number: (-strides[number], part.shape[number] == 1))
-    made = torch.empty([total if number == dim else part.shape[number] for number in order], dtype=part.dtype, device=part.device)
-    return made.permute([order.index(number) for number in range(part.dim())])
-
-
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
     """Return whether two tensors of one shape and type have the same bytes, whatever is NaN in them."""
     return torch.equal(bytes_of(left), bytes_of(right))

@@ -11,7 +11,19 @@ import torch.nn.functional as F
 from ..scalar_args import read_numbers
 from .autograd import backward, grad, gradient, in_graph
 from .dispatch import Rule, Rules
-from .factories import constant_like, deepcopy, drawn_by_entry, dropout, in_python, local_value, new_like, random_like, set_property
+from .factories import (
+    constant_like,
+    contiguous,
+    deepcopy,
+    drawn_by_entry,
+    dropout,
+    in_python,
+    layout,
+    local_value,
+    new_like,
+    random_like,
+    set_property,
+)
 from .indexing import gather, index, look_up, select
 from .joining import as_other, broadcast, columns, join, part_along
 from .losses import ctc, loss
@@ -67,7 +79,7 @@ multi_margin_loss cosine_embedding_loss margin_ranking_loss triplet_margin_loss 
 _ALONG = """softmax log_softmax softmin argmax argmin cumsum cumprod logsumexp sort argsort topk kthvalue median mode
 prod std var norm amax amin nanmedian
 flip normalize glu count_nonzero aminmax cummax cummin logcumsumexp nansum nanmean"""
-_KEEPS = """detach clone contiguous requires_grad_ cpu cuda pin_memory share_memory_ alias zero_"""
+_KEEPS = """detach clone requires_grad_ cpu cuda pin_memory share_memory_ alias zero_"""
 _CONVERTS = "to type double float half bfloat16 long int short char byte bool type_as"
 _MATRICES = """cholesky inv inverse det slogdet logdet solve solve_triangular cholesky_solve eigh eigvalsh svd svdvals qr pinv pinverse
 matrix_exp matrix_power"""
@@ -77,9 +89,9 @@ _RANDOM_LIKE = "rand_like randn_like randint_like"
 _NEW = "new new_zeros new_ones new_empty new_full new_tensor"
 _VALUES = """dtype device is_cuda requires_grad grad_fn layout _version names is_sparse is_quantized is_meta ndim is_cpu is_mps
 output_nr itemsize is_nested is_xpu is_mkldnn"""
-_METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_contiguous is_inference
+_METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_inference
 register_post_accumulate_grad_hook
-is_pinned is_same_size stride storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
+is_pinned is_same_size storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
 _NUMBERS = "item tolist __float__ __int__ __bool__ __index__ __complex__ __format__"
 _READ_METHODS = """numpy __array__ __contains__ __iter__ __reversed__ unique is_nonzero equal allclose nonzero bincount histc
 __reduce_ex__"""
@@ -179,6 +191,7 @@ def _table() -> dict[Any, Rule]:
     add(_of_numbers(unpack), _named("chunk split tensor_split unbind", torch, torch.Tensor))
     add(keeps, _named(_KEEPS, torch, torch.Tensor))
     add(keeps, _properties("data"))
+    add(contiguous, [torch.Tensor.contiguous])
     add(to_dtype, _named(_CONVERTS, torch.Tensor))
     add(_of_numbers(pairwise), [F.pairwise_distance, F.cosine_similarity, torch.linalg.vecdot])
     add(deepcopy, [torch.Tensor.__deepcopy__])
@@ -194,6 +207,7 @@ def _table() -> dict[Any, Rule]:
     add(new_like, _named(_NEW, torch.Tensor))
     add(local_value, _properties(_VALUES))
     add(local_value, _named(_METHODS, torch.Tensor))
+    add(layout, _named("stride is_contiguous", torch.Tensor))
     add(local_value, [torch.is_tensor, torch.is_floating_point, torch.is_complex])
     add(in_graph, _properties("is_leaf retains_grad"))
     add(gradient, _properties("grad"))
@@ -215,7 +229,7 @@ REFUSING: frozenset[Any] = frozenset(
     )
 )
 """The functions that refuse some values, which may be in one rank's part alone."""
-ON_PARTS: frozenset[Rule] = frozenset((elementwise, keeps, to_dtype, shape, count, local_value, in_graph, set_property))
+ON_PARTS: frozenset[Rule] = frozenset((elementwise, keeps, contiguous, to_dtype, shape, count, local_value, layout, in_graph, set_property))
 """Rules by which a tensor that other ranks than those of a batch have the parts of is computed with as well."""
 TABLE: Mapping[Any, Rule] = _table()
 """The rule of each function that has one."""

@@ -1,0 +1,91 @@
+"""What lies in memory in another order than its dims has the strides of one process, and draws its random numbers in that order."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.engine.ranks import Ranks, run_notebook, run_plain
+from tests.notebook.corpus_cells import apart
+
+SETUP = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+X = torch.randn(22, 6)
+model = nn.Sequential(nn.Linear(6, 10), nn.ReLU())
+"""
+MADE = (
+    *(
+        "f",
+        "f.T",
+        "f.T[:3]",
+        "f.T[1:].T",
+        "f.T[0]",
+        "f.T[::2] * 2",
+        "f[:, 1:7:2]",
+        "f.t().narrow(0, 1, 3)",
+        "f.transpose(0, 1)[:2].clone()",
+    ),
+    *("f.view(-1, 2, 5)[:, 0]", "f.view(-1, 2, 5).transpose(1, 2)", "f.view(-1, 2, 5).permute(2, 0, 1)[1]", "f.swapaxes(0, 1)[None]"),
+    *(
+        "f.unsqueeze(0)[:, :, :2]",
+        "f.T.unfold(0, 2, 1)",
+        "f.T.reshape(2, 5, -1)",
+        "f.expand(2, *f.shape)",
+        "f.T.contiguous()",
+        "f.diagonal()",
+    ),
+    *(
+        "f.T.flip(0)",
+        "f.T.relu()",
+        "f.T.softmax(0)",
+        "f.T.cumsum(0)",
+        "f.T.roll(1, 0)",
+        "f.T.repeat(2, 1)",
+        "f.T.topk(2, 0)[0]",
+        "f.T.sort(0)[0]",
+    ),
+    *("torch.stack([f.T, f.T])", "torch.cat([f.T, f.T])", "f.T.masked_fill(f.T > 0, 0)", "torch.where(f.T > 0, f.T, 1.0)", "f.T + f.T[0]"),
+    *(
+        "f.T.gather(0, torch.zeros(1, len(x), dtype=torch.long))",
+        "f.T.mean(0, keepdim=True)",
+        "torch.einsum('bi->ib', f)",
+        "f.T.detach()[1:3]",
+    ),
+    *("F.dropout(f.T, 0.5)", "F.dropout(f.T[:4], 0.5)", "torch.rand_like(f.T)", "torch.bernoulli(f.T.sigmoid())", "torch.zeros_like(f.T)"),
+    *("x.T[:3]", "(x.T + 1)[:3]", "x.T[:, None].expand(-1, 2, -1)", "x.view(-1, 3, 1, 2).to(memory_format=torch.channels_last)[:, 1:]"),
+    *(
+        "F.conv2d(x.view(-1, 3, 1, 2).to(memory_format=torch.channels_last), torch.ones(4, 3, 1, 1))",
+        "nn.GRU(2, 3, batch_first=True)(x.view(-1, 3, 2))[0]",
+    ),
+)
+CELL = f"""
+found = []
+for x, in loader:
+    for made in {MADE!r}:
+        for grads in (True, False):
+            with torch.set_grad_enabled(grads):
+                f = model(x) + 0.1
+                r = eval(made)
+                drawn = torch.rand_like(r)
+            found.append((made, grads, r.shape, r.stride(), r.is_contiguous(), r.tolist(), drawn.tolist(), drawn.stride()))
+            found.append((F.dropout(r, 0.3).tolist(), torch.empty_like(r).normal_().tolist()))
+"""
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    with Ranks(most=3) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize(
+    ("world_size", "batch_size"), [(2, 8), pytest.param(3, 8, marks=pytest.mark.long), (2, 3), pytest.param(3, 5, marks=pytest.mark.long)]
+)
+def test_strides_and_draws_are_those_of_one_process(ranks, world_size, batch_size):
+    setup = SETUP + f"loader = DataLoader(TensorDataset(X[:{batch_size * 2}]), batch_size={batch_size})"
+    (plain,) = ranks.call(1, run_plain, setup, CELL, "found")
+    first, *_ = ranks.call(world_size, run_notebook, setup, CELL, "found", {"global_draws": True, "global_batchnorm": True})
+    differ = [(one[:2], other) for one, other in zip(plain["compared"], first["compared"], strict=True) if apart(one, other)]
+    assert not differ
