@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from jupyter_dtrain.engine.verify.gradient_probes import differ
-from tests.engine.ranks import Ranks, run_notebook, run_plain
-from tests.notebook.corpus_cells import apart
+from tests.engine.ranks import RankError, Ranks, run_notebook, run_plain
+from tests.notebook.corpus_cells import CELLS, apart
 
 SETUP = """
 import functools
@@ -183,3 +183,18 @@ def test_a_later_difference_is_found_where_every_call_is_checked(ranks, unmended
     first, *_ = unmended.call(2, run_notebook, UNMENDED + setup, LOOP, compare, {"verify": "always"})
     assert apart(plain["compared"], first["compared"]) is None
     assert sum("`Net.n`" in note for note in first["notes"]) == 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
+def test_no_cell_of_the_corpus_is_accused(ranks, tmp_path, cell, world_size):
+    setup = f"import os as _os, tempfile as _temp; _os.chdir(_temp.mkdtemp(dir={str(tmp_path)!r}))\n{cell.setup}"
+    asked = world_size, run_notebook, setup, cell.cell, cell.compare, {"global_draws": True, "global_batchnorm": True}
+    try:
+        without, *_ = ranks.call(*asked)
+    except RankError as error:
+        pytest.skip(f"it needs more of an engine than a rank of this test is: {error}")
+    checked, *_ = ranks.call(*asked[:5], asked[5] | {"verify": "auto"})
+    assert [note for note in checked["notes"] if "something else" in note] == []
+    assert apart(without["compared"], checked["compared"], cell.tolerance) is None

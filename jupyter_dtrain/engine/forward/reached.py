@@ -75,7 +75,7 @@ class Reached:
 def reached_from(model: nn.Module) -> Reached:
     """Return what a call of `model` can change beside its parameters and buffers."""
     own = modules_in(model)
-    registered = {id(t) for part in own for t in (*part.__dict__["_parameters"].values(), *part.__dict__["_buffers"].values())}
+    registered = {id(t) for part in own for t in (*part._parameters.values(), *part._buffers.values())}
     return Walk(own, registered).found
 
 
