@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from jupyter_dtrain.cluster.hosts.host_cluster import HostCluster
 from jupyter_dtrain.cluster.hosts.host_launcher import HostLauncher
 from jupyter_dtrain.elastic.recovery import EngineReplacement, Restarts
 from jupyter_dtrain.elastic.worker_group import WorkerGroup, WorkerResult
@@ -88,3 +91,27 @@ def test_ranks_that_move_up_stay_on_their_hosts():
     launcher._at = {2: hosts[2], 0: hosts[0], 1: hosts[1], 3: hosts[3]}
     launcher.drop([0, 2])
     assert launcher._at == {0: hosts[1], 1: hosts[3]}
+
+
+class Hosts(HostCluster):
+    """A cluster that has nothing to end."""
+
+    def __init__(self, kernel):
+        self._stopped, self._kernel, self._hosts, self.given_back = False, kernel, [], 0
+        self._returning: Any = SimpleNamespace(stop=list)
+        self._store: Any = SimpleNamespace(close=lambda: None)
+        self._dask: Any = SimpleNamespace(stop=lambda: None)
+        self._processes: Any = SimpleNamespace(stop=lambda: None)
+        self._folders: Any = SimpleNamespace(remove=lambda: None)
+        self.client, self._stop_lock = None, threading.Lock()
+
+    def release(self):
+        self.given_back += 1
+
+
+@pytest.mark.parametrize(("kernel", "times"), [(os.getpid(), 1), (1, 0)])
+def test_what_the_agents_ran_in_is_given_back_once_and_by_no_fork_of_the_kernel(kernel, times):
+    cluster = Hosts(kernel)
+    cluster.stop()
+    cluster.stop()
+    assert cluster.given_back == times

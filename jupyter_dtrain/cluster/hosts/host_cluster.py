@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -155,7 +156,9 @@ class HostCluster(LocalCluster):
         return False
 
     def stop(self) -> None:
-        """End every process of the cluster on every host."""
+        """End every process of the cluster on every host. Calling it again does nothing, nor does it in a fork of the kernel."""
+        if self._stopped or os.getpid() != self._kernel:
+            return
         super().stop()
         self._store.close()
         self.release()
