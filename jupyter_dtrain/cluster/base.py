@@ -128,6 +128,10 @@ class Cluster(ABC):
         """The hosts that engines were to be on and cannot be any more."""
         return []
 
+    def news_of_hosts(self) -> list[str]:
+        """Return what there is to tell of those, since the last call."""
+        return []
+
     def ranks_of_lost_hosts(self) -> list[int]:
         """Return the ranks whose engines were on hosts that are lost, and are nowhere else yet."""
         return []
@@ -243,15 +247,15 @@ class Cluster(ABC):
 
     @abstractmethod
     def prepare_spare(self) -> bool:
-        """See to it that an engine is in reserve; return whether it is ready. Does not wait; to be called again and again."""
+        """See to it that there are engines in reserve; return whether these are ready. Does not wait; to be called again and again."""
 
     @abstractmethod
     def drop(self, ranks: Sequence[int]) -> None:
         """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
 
     @abstractmethod
-    def take_back(self) -> bool:
-        """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
+    def take_back(self) -> int:
+        """Let engines in reserve be more ranks, the last ones; return how many these are."""
 
     def start_dask(self, number: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:  # noqa: ARG002
         """Start workers of Dask beside the engines, and let them compute the notebook's collections."""

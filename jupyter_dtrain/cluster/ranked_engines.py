@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
@@ -58,11 +58,15 @@ class RankedEngines(Cluster):
         """Hear that a process has ended."""
 
     def _no_spare(self) -> Spare:
+        return self._spare_of(lambda: self._launcher.start_engine(self.device_plans[0]))
+
+    def _spare_of(self, start: Callable[[], Member], **needs: Any) -> Spare:
         return Spare(
-            start=lambda: self._launcher.start_engine(self.device_plans[0]),
+            start=start,
             has_ended=lambda name: name in self._processes.statuses,
             is_registered=lambda engine_id: engine_id in self.client.ids,
             warm_up=self._warm_up,
+            **needs,
         )
 
     @property
@@ -186,15 +190,21 @@ class RankedEngines(Cluster):
         """Take the place of `old`: what it has let go can be taken back here."""
         self._let_go = old._let_go
 
-    def take_back(self) -> bool:
-        """Let the engine in reserve be one more rank, the last one; return whether there is one that lives."""
-        member = self._spare.acquire(replace(self._let_go[-1], rank=len(self._members))) if self._let_go else None
+    def take_back(self) -> int:
+        """Let the engine in reserve be one more rank, the last one; return how many there are that live."""
+        member = self._spare.acquire(self._let_go[-1]) if self._let_go else None
         if member is None:
-            return False
+            return 0
         self._let_go.pop()
+        self._add(member)
+        return 1
+
+    def _add(self, member: Member) -> int:
+        """Let an engine be the last rank, and return which that is."""
+        member.plan = replace(member.plan, rank=len(self._members))
         self._members.append(member)
         self._take_place(member)
-        return True
+        return member.plan.rank
 
     def missing_ranks(self) -> list[int]:
         """Return the ranks whose engine has ended, has not come up, or was to take a place and has not."""

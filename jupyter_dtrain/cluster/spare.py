@@ -30,6 +30,8 @@ class Spare:
         Says whether the engine of this id is.
     warm_up : callable
         Lets an engine import torch.
+    memory : int
+        Bytes that have to be free on this host.
     """
 
     def __init__(
@@ -39,11 +41,17 @@ class Spare:
         has_ended: Callable[[str], bool],
         is_registered: Callable[[int], bool],
         warm_up: Callable[[Member], None],
+        memory: int = MEMORY,
     ) -> None:
-        self._start, self._has_ended = start, has_ended
+        self._start, self._has_ended, self._memory = start, has_ended, memory
         self._is_registered, self._warm_up = is_registered, warm_up
         self._member: Member | None = None
         self._not_before = 0.0
+
+    @property
+    def plan(self) -> DevicePlan | None:
+        """What the engine in reserve computes on, ``None`` where there is none."""
+        return None if self._member is None else self._member.plan
 
     @property
     def ready(self) -> bool:
@@ -55,7 +63,7 @@ class Spare:
         if self._member is not None and self._has_ended(self._member.name):
             self._member, self._not_before = None, time.monotonic() + RETRY.total_seconds()
         if self._member is None:
-            if time.monotonic() >= self._not_before and psutil.virtual_memory().available >= MEMORY:
+            if time.monotonic() >= self._not_before and psutil.virtual_memory().available >= self._memory:
                 self._member = self._start()
         elif self._member.warming is None and self._is_registered(self._member.engine_id):
             self._warm_up(self._member)

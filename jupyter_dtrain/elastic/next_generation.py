@@ -105,7 +105,9 @@ class NextGeneration:
         return RestartReason.of(ends, back, more=more)
 
     def grow(self, execution: Generation) -> None:
-        """Let the ranks stop behind a snapshot once there is an engine for one more."""
+        """Let the ranks stop behind a snapshot once there are engines for more."""
+        for line in self._replacement.cluster.news_of_hosts():
+            self._tell(line)
         if not self._replacement.cluster.prepare_spare() or self._pauses.reached:
             return
         if not self._growing:
@@ -117,8 +119,8 @@ class NextGeneration:
     def after(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
         """Make all ready for another generation and return its task, ``None`` where there can be none."""
         self._keeper.commit(ON_ITS_WAY)
-        if cause.back is None and not self._keeper.publish():
-            self._tell("A part of the last snapshot is lost with its host.")
+        if cause.back is None:
+            self._publish()
         if cause.back is not None:
             self._keeper.go_back(cause.back)
             self._keeper.publish()
@@ -149,11 +151,19 @@ class NextGeneration:
         if cause.lost and not self._replacement.replace(cause.lost, newest):
             return None
         if cause.lost and self._replacement.has_new_hosts:
-            self._replacement.cluster.files.send(task.parcel.keys)
-            self._keeper.publish()
+            self._send(task)
         if cause.more and not cause.lost:
-            self._replacement.take_back(newest)
+            self._replacement.take_back(newest, send=lambda: self._send(task))
         return self._task_of_next(task, execution.seen)
+
+    def _send(self, task: Task) -> None:
+        """Let hosts that have nothing of the run have its files and the newest snapshot's."""
+        self._replacement.cluster.files.send(task.parcel.keys)
+        self._publish()
+
+    def _publish(self) -> None:
+        if not self._keeper.publish():
+            self._tell("A part of the last snapshot is lost with its host.")
 
     def _task_of_next(self, task: Task, seen: tuple[Count, ...]) -> Task:
         met = self.met(task)

@@ -188,13 +188,22 @@ class EngineReplacement:
         self._restarts.drop(ranks)
         self.group = WorkerGroup(cluster, min(len(cluster.engine_ids), self.group.num_ranks))
 
-    def take_back(self, snapshot: CompleteSnapshot | None) -> None:
-        """Take in the engine that has come up, to go on from `snapshot` with one rank more."""
+    def take_back(self, snapshot: CompleteSnapshot | None, *, send: Callable[[], object]) -> None:
+        """Take in the engines that have come up, to go on from `snapshot` with more ranks; `send` lets their host have what they need."""
         self.group.leave()  # its store knows of the stop
-        if self.cluster.take_back():
-            self.group = WorkerGroup(self.cluster, self.group.num_ranks + 1)
-            self._events.publish(RanksChanged(world_size=self.group.num_ranks))
-            self._tell(f"A new engine is up: resuming from {place_of(snapshot)} with {_engines(self.group.num_ranks)}.")
+        before = len(self.cluster.engine_ids)
+        if not (number := self.cluster.take_back()):
+            return
+        try:
+            send()
+        except ClusterError as error:
+            self._tell(f"{error} The run goes on with {_engines(self.group.num_ranks)}.")
+            self._drop(self.cluster, range(before, before + number))
+            return
+        self.group = WorkerGroup(self.cluster, min(self.group.num_ranks + number, self.elastic[1] if self.elastic else number))
+        self._events.publish(RanksChanged(world_size=self.group.num_ranks))
+        up = "A new engine is up" if number == 1 else f"{number} new engines are up"
+        self._tell(f"{up}: resuming from {place_of(snapshot)} with {_engines(self.group.num_ranks)}.")
 
 
 def place_of(snapshot: CompleteSnapshot | None) -> str:

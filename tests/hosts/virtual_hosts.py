@@ -102,11 +102,17 @@ class VirtualHost:
 
     def __init__(self, number: int, lab: VirtualHosts) -> None:
         self.name, self.address = f"h{number}", f"{NETWORK}{10 + number}"
-        self._lab, self._port = lab, f"p{number}"
+        self._lab, self._number, self._port = lab, number, ""
+        self._times_on = 0
         self.state = lab.folder / self.name
         for own in ("root", "tmp"):
             (self.state / own).mkdir(parents=True)
-        script = _HOLDER.format(name=self.name, folder=lab.folder, state=self.state, binds="\n".join(self._binds()))
+        self._hold()
+
+    def _hold(self) -> None:
+        self._times_on += 1
+        self._port = f"p{self._number}.{self._times_on}"  # Linux takes its time to remove the one before
+        script = _HOLDER.format(name=self.name, folder=self._lab.folder, state=self.state, binds="\n".join(self._binds()))
         kinds = ("--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child=KILL", "--mount-proc")
         self._holder = _holder("unshare", *kinds, "sh", "-c", script, log=self.state / "log")
         self._servers: list[subprocess.Popen[bytes]] = []
@@ -129,12 +135,13 @@ class VirtualHost:
                 raise RuntimeError((self.state / "log").read_text())
             time.sleep(0.005)
         self.pid = _child_of(self._holder)
-        self._lab.switch("ip", "link", "add", self._port, "type", "veth", "peer", "name", "eth0", "netns", self.pid)
+        card = f"02:00:00:00:00:{self._number:02x}"  # the same each time: others remember it
+        self._lab.switch("ip", "link", "add", self._port, "type", "veth", "peer", "name", "eth0", "address", card, "netns", self.pid)
         self._lab.switch("ip", "link", "set", self._port, "master", "br0", "up")
         self._network("ip", "addr", "add", f"{self.address}/24", "brd", "+", "dev", "eth0")
         self._network("ip", "link", "set", "eth0", "up")
         ssh, folder = self.state / "root/.ssh", self._lab.folder
-        ssh.mkdir(mode=0o700)
+        ssh.mkdir(mode=0o700, exist_ok=True)
         shutil.copy(folder / "id.pub", ssh / "authorized_keys")
         shutil.copy(folder / "id", ssh / "id_ed25519")
         (ssh / "config").write_text(_SSH.format(folder=folder))
@@ -185,6 +192,12 @@ class VirtualHost:
         """Switch it off: its processes end at once, and nobody hears of it."""
         self.unplug()
         self.end()
+
+    def switch_on(self) -> None:
+        """Switch it on again: what was on its disks is there, and what was in its memory is not."""
+        (self.state / "ready").unlink()
+        self._hold()
+        self.begin()
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError, AttributeError):

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ...errors import ClusterError
 from ...system.resources import OVERFLOW
-from ..folders import Folders
+from ..folders import Folders, sweep
 from .frames import CHUNK, Header, checked_name
+
+FORMER = 15.0
+"""Seconds for an agent that was here before to end what it has started."""
 
 
 class AgentFiles:
@@ -62,6 +67,15 @@ class AgentFiles:
             (folder / OVERFLOW).symlink_to(overflow)
             kept.append(made[-1])
         return is_notebooks, folders, kept
+
+    def do_outlive(self, *, folder: str) -> None:
+        """Wait until another agent has removed the folder of buffers, which may not be through with its end."""
+        deadline = time.monotonic() + FORMER
+        while Path(folder).exists():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"what ran there before has not ended: {folder} is still there.")
+            time.sleep(0.1)
+            sweep()
 
     def do_missing(self, *, names: list[str]) -> Header:
         """Return which of these files are not here."""

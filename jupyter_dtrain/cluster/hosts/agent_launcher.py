@@ -17,6 +17,7 @@ from . import host_agent
 from .host_checks import findings_of
 from .host_cluster import HostCluster
 from .remote_host import RemoteHost
+from .returning_hosts import Redial
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Agents:
         Gives back what the agents ran in, such as a job; called once they have ended.
     again : callable, optional
         Waits for other agents, where all of these are lost, and returns their hosts; ``None``: there will be no others.
+    redial : callable, optional
+        Begins to start an agent on one host that was lost once more; ``None``: whoever has started it does not.
     """
 
     hosts: list[RemoteHost]
@@ -41,6 +44,7 @@ class Agents:
     errors: list[str] = field(default_factory=list)
     release: Callable[[], None] = lambda: None
     again: Callable[[Progress], list[RemoteHost]] | None = None
+    redial: Redial | None = None
 
     def end(self) -> None:
         """Let the agents end."""
@@ -106,7 +110,7 @@ class AgentLauncher(Launcher):
                 raise ClusterError(" ".join(problems))
             plans = _plans(agents, options)
             cluster = HostCluster.start_on(
-                agents.hosts, plans, address, limit=options.start_timeout, on_progress=on_progress, again=agents.again
+                agents.hosts, plans, address, limit=options.start_timeout, on_progress=on_progress, again=agents.again, redial=agents.redial
             )
         except BaseException:  # an interrupt as well
             agents.end()

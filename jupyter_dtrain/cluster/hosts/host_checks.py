@@ -44,9 +44,13 @@ class Finding:
         return f"{self.host}: {self.found}: {self.todo}."
 
 
-def findings_of(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
-    """Return what is found of hosts whose agents have come up, given the address that they are to reach this one by."""
-    found = [finding for host in hosts for finding in _of_one(host)]
+def findings_of(hosts: Sequence[RemoteHost], notebook: str, *, new: Sequence[RemoteHost] | None = None) -> list[Finding]:
+    """Return what is found of hosts whose agents have come up, given the address that they are to reach this one by.
+
+    With `new`, the others of them were looked at before.
+    """
+    new = hosts if new is None else new
+    found = [finding for host in new for finding in _of_one(host)]
     names: dict[str, str] = {}
     for host in hosts:
         address = host.facts["address"]
@@ -55,12 +59,12 @@ def findings_of(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
             found.append(Finding(host=host.name, check="names", found=what, todo="name each host once", is_fatal=True))
         names.setdefault(address, host.name)
     first = hosts[0]
-    for host in hosts[1:]:
+    for host in new:
         if host.facts["processor"] != first.facts["processor"]:
             what = f"its processor is {host.facts['processor']}, and that of {first.name} {first.facts['processor']}"
             todo = "know that ranks may differ in the last digits, or use hosts of one kind"
             found.append(Finding(host=host.name, check="processor", found=what, todo=todo))
-    return found if any(finding.is_fatal for finding in found) else found + _reached(hosts, notebook)
+    return found if any(finding.is_fatal for finding in found) else found + _reached(hosts, notebook, new)
 
 
 def _of_one(host: RemoteHost) -> list[Finding]:
@@ -96,7 +100,7 @@ def _versions(host: RemoteHost) -> list[Finding]:
     return found or [Finding(host=host.name, check="versions", found=f"they are the notebook's: {told}")]
 
 
-def _reached(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
+def _reached(hosts: Sequence[RemoteHost], notebook: str, new: Sequence[RemoteHost]) -> list[Finding]:
     """Return which hosts can be connected to by which others: engines meet at ports that the system picks."""
     found: list[Finding] = []
     try:
@@ -106,15 +110,18 @@ def _reached(hosts: Sequence[RemoteHost], notebook: str) -> list[Finding]:
         todo = "use hosts that are reached without a jump host and without translated addresses"
         return [Finding(host=hosts[0].name, check="network", found=what, todo=todo, is_fatal=True)]
     with server:
-        found += [_tried(host, "the notebook's host", notebook, server.getsockname()[1]) for host in hosts]
+        found += [_tried(host, "the notebook's host", notebook, server.getsockname()[1]) for host in new]
     for target in hosts:
+        tried = [host for host in hosts if host is not target and (host in new or target in new)]
+        if not tried:
+            continue
         try:
             port = target.ask("listen", address=target.facts["address"])["port"]
         except ClusterError as error:
             todo = "let the address that it is reached by be its own"
             found.append(Finding(host=target.name, check="network", found=str(error), todo=todo, is_fatal=True))
             continue
-        found += [_tried(host, target.name, target.facts["address"], port) for host in hosts if host is not target]
+        found += [_tried(host, target.name, target.facts["address"], port) for host in tried]
     return found
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 from ...errors import ClusterError
 from ...protocol import EngineInfo
@@ -15,12 +17,14 @@ from ..devices import DevicePlan
 from ..folders import sweep
 from ..local import LocalCluster
 from ..ranked_engines import WARM_MODULES
+from ..spare import Spare
 from ..startup import Arrival
 from .frames import Header
 from .host_files import HostFiles
 from .host_launcher import HostLauncher
 from .host_processes import HostProcesses
 from .remote_host import RemoteHost
+from .returning_hosts import Redial, ReturningHosts
 from .store_server import StoreEndpoint, StoreServer
 
 
@@ -45,6 +49,8 @@ class HostCluster(LocalCluster):
     release: Callable[[], None] = staticmethod(lambda: None)
     spans_hosts = True
     can_be_inherited = False
+    _launcher: HostLauncher
+    _processes: HostProcesses
 
     start_dask = Cluster.start_dask  # which refuses
 
@@ -55,18 +61,19 @@ class HostCluster(LocalCluster):
         address: str,
         *,
         again: Callable[[Progress], list[RemoteHost]] | None = None,
+        redial: Redial | None = None,
     ) -> None:
         self._store, self._again = StoreServer(address), again
+        self._returning = ReturningHosts(redial, self._make_ready)
         self._is_at_work = False
         self._connection: Header = {}
         super().__init__(HostProcesses)
-        assert isinstance(self._processes, HostProcesses)
         self._hosts = self._processes.hosts = list(hosts)
         self._launcher = HostLauncher(
             self._processes, self._folders, WARM_MODULES, hosts=self._hosts, plans=plans, address=address, linger=again is not None
         )
         for host in hosts:
-            host.on_event, host.on_lost = self._processes.take, self._processes.lose
+            self._hear(host)
 
     @classmethod
     def start_on(
@@ -78,10 +85,11 @@ class HostCluster(LocalCluster):
         limit: timedelta,
         on_progress: Progress | None,
         again: Callable[[Progress], list[RemoteHost]] | None = None,
+        redial: Redial | None = None,
     ) -> HostCluster:
         """Start a controller and the engines, and wait until all answer; where they do not come up nothing is left running."""
         sweep()
-        cluster = cls(hosts, plans, address, again=again)
+        cluster = cls(hosts, plans, address, again=again, redial=redial)
         try:
             cluster._start([plan for _, plan in plans], cluster._arrival(on_progress, limit))
         except BaseException:  # an interrupt as well
@@ -102,6 +110,10 @@ class HostCluster(LocalCluster):
     def lost_hosts(self) -> list[str]:
         """The hosts that were lost."""
         return [host.name for host in self._hosts if host.lost]
+
+    def news_of_hosts(self) -> list[str]:
+        """Return what there is to tell of those that can be reached again."""
+        return self._returning.news()
 
     def ranks_of_lost_hosts(self) -> list[int]:
         """Return the ranks whose engines were on hosts that are lost, and are nowhere else yet."""
@@ -136,20 +148,48 @@ class HostCluster(LocalCluster):
         return f"the host {host.name} is lost{kept}: {host.lost}"
 
     def _host_of(self, rank: int) -> RemoteHost | None:
-        assert isinstance(self._processes, HostProcesses)
         return self._processes.host_of(self._members[rank].name)
 
     # -- what can be done -------------------------------------------------------------------------------------------
 
     def prepare_spare(self) -> bool:
-        """Keep no engine in reserve: on each host one is forked in milliseconds."""
-        return False
+        """Keep engines in reserve on a host that has come back, for the ranks that it had; for others one is forked in milliseconds."""
+        return self._returning.look()
+
+    def take_back(self) -> int:
+        """Let the engines of a host that has come back be ranks, in the place of those that it had."""
+        if (found := self._returning.take()) is None:
+            return 0
+        lost, host, members = found
+        self._hosts[self._hosts.index(lost)] = host
+        for member in members:
+            self._launcher.place(self._add(member), host)
+        return len(members)
 
     def drop(self, ranks: Sequence[int]) -> None:
-        """Do without the engines of `ranks`; those behind them move up, and stay where they are."""
+        """Do without the engines of `ranks`; those behind them move up, and stay where they are. Hosts that have none then are lost."""
+        numbers = Counter(self._host_of(rank) for rank in ranks)
         super().drop(ranks)
-        assert isinstance(self._launcher, HostLauncher)
         self._launcher.drop(ranks)
+        left = {self._host_of(rank) for rank in range(len(self._members))}
+        for host, number in numbers.items():
+            if host is not None and host not in left:
+                host.lose("none of its engines could be used")
+                self._returning.miss(host, num_engines=number)
+
+    def _make_ready(self, lost: RemoteHost, host: RemoteHost, num_engines: int) -> list[Spare]:
+        """Let a host that was lost have engines again, which are no ranks yet."""
+        self._hear(host)
+        plans = self._launcher.take_in(lost, host, num_engines)
+        self._connect_host(host)
+        return [self._spare_of(partial(self._launcher.start_in_reserve, host, plan), memory=0) for plan in plans]
+
+    def _hear(self, host: RemoteHost) -> None:
+        host.on_event, host.on_lost = self._processes.take, self._processes.lose
+
+    def _connect_host(self, host: RemoteHost) -> None:
+        host.tell("connect", connection=self._connection)
+        host.work(is_on=self._is_at_work)
 
     def renew(self, *, limit: timedelta, on_progress: Progress | None = None) -> bool:  # noqa: ARG002  # the base's
         """Do not: agents know of one controller alone."""
@@ -159,6 +199,7 @@ class HostCluster(LocalCluster):
         """End every process of the cluster on every host. Calling it again does nothing, nor does it in a fork of the kernel."""
         if self._stopped or os.getpid() != self._kernel:
             return
+        self._hosts += self._returning.stop()
         super().stop()
         self._store.close()
         self.release()
@@ -178,28 +219,27 @@ class HostCluster(LocalCluster):
         """Wait for other hosts where all are lost and a scheduler gives others; return whether there are."""
         if self._again is None or not all(host.lost for host in self._hosts) or not (found := self._again(on_progress)):
             return False
-        assert isinstance(self._processes, HostProcesses) and isinstance(self._launcher, HostLauncher)
         for host in found:
-            host.on_event, host.on_lost = self._processes.take, self._processes.lose
+            self._hear(host)
         before, self._hosts[:] = list(self._hosts), found  # who knows them has this list
         self._launcher.move(dict(zip(before, found, strict=True)))
         for host in found:
-            host.tell("connect", connection=self._connection)
-            host.work(is_on=self._is_at_work)
+            self._connect_host(host)
         return True
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Let hosts that are silent be lost soon, until the end of the ``with`` block."""
-        self._is_at_work = True
-        for host in self._hosts:
-            host.work(is_on=True)
+        self._work(is_on=True)
         try:
             yield
         finally:
-            self._is_at_work = False
-            for host in self._hosts:
-                host.work(is_on=False)
+            self._work(is_on=False)
+
+    def _work(self, *, is_on: bool) -> None:
+        self._is_at_work = is_on
+        for host in [*self._hosts, *self._returning.hosts]:
+            host.work(is_on=is_on)
 
     # -- how it starts -----------------------------------------------------------------------------------------------
 

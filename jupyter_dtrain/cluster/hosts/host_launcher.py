@@ -13,6 +13,7 @@ from ..devices import DevicePlan
 from ..launch_config import CONTROLLER_ARGUMENTS, controller_module
 from ..launcher import Member, ProcessLauncher
 from .folder_token import folder_token
+from .host_checks import findings_of
 from .host_processes import HostProcesses
 from .remote_host import RemoteHost
 
@@ -51,10 +52,26 @@ class HostLauncher(ProcessLauncher):
         """Let the agents of other hosts make ready, each for the ranks of a lost one."""
         engines = Counter(self._at.values())
         for lost, host in to.items():
-            host.ask("plan", num_engines=max(engines[lost], 1), device="cpu", devices="exclusive", force=True)
-            host.facts["address"] = host.facts["address"] or self._address  # it is this host
+            self._plan(host, max(engines[lost], 1))
         self._at = {rank: to[host] for rank, host in self._at.items()}
         self._begin_all()
+
+    def take_in(self, lost: RemoteHost, host: RemoteHost, num_engines: int) -> list[DevicePlan]:
+        """Let the agent of a host that was `lost` before make ready for so many engines; a `ClusterError` says why it cannot."""
+        others = [other for other in self._hosts if not other.lost]
+        if problems := [finding.sentence for finding in findings_of([*others, host], self._address, new=[host]) if finding.is_fatal]:
+            raise ClusterError(" ".join(problems))
+        if not lost.facts.get("is_notebooks"):  # the agent before sees to its end by itself, and may have just begun to
+            host.ask("outlive", folder=str(self._folders.blobs))
+        plans = self._plan(host, num_engines)
+        with folder_token() as token:
+            self._begin(host, token)
+        return plans
+
+    def _plan(self, host: RemoteHost, num_engines: int) -> list[DevicePlan]:
+        told = host.ask("plan", num_engines=num_engines, device="cpu", devices="exclusive", force=True)
+        host.facts["address"] = host.facts["address"] or self._address  # it is this host
+        return [DevicePlan(**plan) for plan in told["plans"]]
 
     def _begin(self, host: RemoteHost, token: Path | None) -> None:
         host.facts |= host.ask(
@@ -84,9 +101,22 @@ class HostLauncher(ProcessLauncher):
                 raise ClusterError(f"No host is left: {'; '.join(f'{other.name}: {other.lost}' for other in self._hosts)}.")
             count = Counter(at.name for at in self._at.values())
             host = self._at[plan.rank] = min(alive, key=lambda other: count[other.name])
-        assert isinstance(self._processes, HostProcesses)
-        self._processes.start_engine(host, member.engine_id, plan)
+        self._start_on(host, member)
         return member
+
+    def start_in_reserve(self, host: RemoteHost, plan: DevicePlan) -> Member:
+        """Start an engine on a host, which is no rank's yet."""
+        member = Member(plan=plan, engine_id=self._new_id(None))
+        self._start_on(host, member)
+        return member
+
+    def _start_on(self, host: RemoteHost, member: Member) -> None:
+        assert isinstance(self._processes, HostProcesses)
+        self._processes.start_engine(host, member.engine_id, member.plan)
+
+    def place(self, rank: int, host: RemoteHost) -> None:
+        """Know that the engine of `rank` is on `host`."""
+        self._at[rank] = host
 
     def drop(self, ranks: Sequence[int]) -> None:
         """Know that there are no engines for `ranks` any more, and that those behind them have moved up."""

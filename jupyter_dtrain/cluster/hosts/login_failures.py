@@ -20,6 +20,11 @@ _SAID = {
     "not found": "there is no {python}: `--remote-python PATH` names the Python to use there",
 }
 """What ssh, a shell or Python say, and what that means."""
+_DOWN = (
+    *[_SAID[said] for said in ("Connection refused", "No route to host", "timed out", "the notebook's process cannot be reached")],
+    "has not come up within",
+    "no agent came up there",
+)
 
 
 def meaning_of(words: Iterable[str], *, name: str, python: str) -> str | None:
@@ -39,3 +44,8 @@ def meaning_of(words: Iterable[str], *, name: str, python: str) -> str | None:
         if line is not None:
             return meaning.format(name=name, python=python, line=line)
     return None
+
+
+def is_down(why: str) -> bool:
+    """Return whether a host was not used because it could not be reached, or nobody knows why: not for what was found there."""
+    return any(said.partition("{")[0] in why for said in _DOWN)

@@ -62,8 +62,7 @@ class RemoteHost:
         self._numbers = itertools.count()
         self._answers: dict[int, Header] = {}
         self._parts: dict[int, Any] = {}
-        self._changed, self._writing = threading.Condition(), threading.Lock()
-        self._losing = threading.Lock()
+        self._changed, self._writing, self._losing = threading.Condition(), threading.Lock(), threading.Lock()
         self._stopping = False
         self._heard, self._lease = time.monotonic(), IDLE
         self._words: deque[str] = deque(maxlen=20)
@@ -81,7 +80,7 @@ class RemoteHost:
         with self._changed:
             self._changed.wait_for(lambda: self.is_up or self.lost, limit.total_seconds())
         if not self.is_up:
-            self._lose(self._why() if self.lost else f"its agent has not come up within {(limit + waited).total_seconds():g} s")
+            self.lose(self._why() if self.lost else f"its agent has not come up within {(limit + waited).total_seconds():g} s")
             raise ClusterError(f"{self.name}: {self.lost}.")
 
     def give_up(self) -> None:
@@ -166,7 +165,8 @@ class RemoteHost:
             if thread is not threading.current_thread():
                 thread.join(timeout=1.0)
 
-    def _lose(self, why: str) -> None:
+    def lose(self, why: str) -> None:
+        """Take the host for lost: its agent ends with the connection."""
         with self._losing:
             if self.lost or self._stopping:
                 return
@@ -191,7 +191,7 @@ class RemoteHost:
     def _watch(self) -> None:
         while not self.lost and not self._stopping:
             if self.is_up and time.monotonic() - self._heard > self._lease:
-                self._lose(f"it has been silent for {self._lease:g} s: it is down, or cannot be reached any more")
+                self.lose(f"it has been silent for {self._lease:g} s: it is down, or cannot be reached any more")
             looked = time.monotonic()
             time.sleep(BEAT / 2)
             held = time.monotonic() - looked - BEAT / 2
@@ -216,7 +216,7 @@ class RemoteHost:
             self._words.append(str(error))
         self._link.wait(timedelta(seconds=2))
         self._threads[0].join(timeout=1.0)
-        self._lose(self._why())
+        self.lose(self._why())
 
     def _take(self, header: Header, payload: bytes) -> None:
         event = header.pop("event")

@@ -43,9 +43,11 @@ class SshLauncher(AgentLauncher):
         tell(f"logging in to {', '.join(host.name for host in options.hosts)}")
         python = agent_python(options)
 
+        def dial(name: str) -> RemoteHost:
+            return RemoteHost(name, ProcessLink(*_command(name, python)), python=python)
+
         def attempt(spec: HostSpec) -> tuple[RemoteHost, HostSpec, str]:
-            command, environment = _command(spec.name, python)
-            host = RemoteHost(spec.name, ProcessLink(command, environment), python=python)
+            host = dial(spec.name)
             try:
                 host.wait_up()
             except ClusterError as error:
@@ -58,7 +60,9 @@ class SshLauncher(AgentLauncher):
             if error:
                 host.end()
         up = [(host, spec.num_engines) for host, spec, error in found if not error]
-        return Agents([host for host, _ in up], [number for _, number in up], [error for *_, error in found if error])
+        agents = Agents([host for host, _ in up], [number for _, number in up], [error for *_, error in found if error])
+        agents.redial = lambda lost: dial(lost.name)
+        return agents
 
 
 def _command(name: str, python: str) -> tuple[list[str], dict[str, str] | None]:
