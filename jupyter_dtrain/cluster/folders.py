@@ -20,14 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import ClusterError
-from ..system.processes import is_running
+from ..system.processes import is_running, start_of
 from ..system.resources import OVERFLOW
 from .crash_log import NUM_LINES
 
 SHARED_MEMORY = Path("/dev/shm")
 SHARED_MEMORY_AT_LEAST = 1 << 30  # bytes free; containers often come with 64 MiB, where a write beyond it kills the writer
 SETTLED = 600.0  # seconds; a younger folder of nobody knows whom may be waiting for its guard to lock it
-OWNER = "owner"  # name of a file: the pid of the process that has made the folders
+OWNER = "owner"  # name of a file: the pid of the process that has made the folders, and when it was started
 MAX_SOCKET_PATH = 100  # bytes, a little less than any system's `sun_path` has room for
 MAX_SOCKET_NAME = 20  # bytes; multiprocessing's take 17
 _SHORT = [Path(base) for base in (str(SHARED_MEMORY), os.environ.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp") if base]
@@ -75,7 +75,7 @@ class Folders:
 
     @staticmethod
     def _owned(folder: Path) -> None:
-        (folder / OWNER).write_text(str(os.getpid()))
+        (folder / OWNER).write_text(f"{os.getpid()} {start_of(os.getpid())}")
 
     @property
     def all(self) -> list[Path]:
@@ -124,6 +124,16 @@ def sweep() -> None:
                 continue  # someone else was quicker
 
 
+def remove_unguarded(folder: Path) -> None:
+    """Remove a folder of buffers, and the private one that it may lie in, unless a guard holds it."""
+    own = next((part for part in (*reversed(folder.parents), folder) if part.name.startswith(_prefix())), folder)
+    try:
+        if not _guarded(own):
+            shutil.rmtree(own, ignore_errors=True)
+    except OSError:
+        return  # it is gone
+
+
 def _is_left(folder: Path) -> bool:
     """Return whether the process that has made `folder` has ended, or, where nobody knows which that was, long enough ago it was made."""
     # What lies in shared memory leads to the private folder, whose disk takes what finds no room there.
@@ -132,10 +142,11 @@ def _is_left(folder: Path) -> bool:
     if not private.exists():
         return True
     try:
-        owner = int((private / OWNER).read_text())
+        owner, _, start = (private / OWNER).read_text().partition(" ")
+        is_there = is_running(int(owner))
     except (OSError, ValueError):
         return folder.stat().st_mtime < time.time() - SETTLED
-    return not is_running(owner)
+    return not is_there or (start != "" and start != start_of(int(owner)))  # a host was switched off, and counts from 1 again
 
 
 def _guarded(folder: Path) -> bool:

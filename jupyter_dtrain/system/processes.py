@@ -5,6 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 
+def start_of(pid: int) -> str:
+    """Return when a process was started, by the system's own clock: another of the same pid began later. Empty where it is not known."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
+
+
 def is_running(pid: int) -> bool:
     """Return whether a process with this pid is at work, whose ever it is: it may be another by now.
 

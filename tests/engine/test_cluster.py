@@ -634,6 +634,34 @@ def test_what_a_killed_process_left_is_swept_away_at_once(tmp_path, monkeypatch,
     ended.wait()
 
 
+def test_what_is_left_of_an_owner_whose_pid_another_process_has_by_now_is_swept_away(tmp_path, monkeypatch):
+    """As where a host was switched off: it counts from 1 again."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path)
+    left = folders.Folders()
+    folders.sweep()
+    assert left.private.exists()
+    (left.private / folders.OWNER).write_text(f"{os.getpid()} 1")
+    folders.sweep()
+    assert not left.private.exists()
+
+
+@pytest.mark.parametrize("is_in_private", [True, False])
+def test_what_a_host_has_left_is_removed_unless_a_guard_holds_it(tmp_path, monkeypatch, is_in_private):
+    monkeypatch.setattr(folders, "_prefix", lambda: "jupyter-dtrain-7-")
+    own = tmp_path / "jupyter-dtrain-7-some"
+    blobs = own / "blobs" if is_in_private else own
+    blobs.mkdir(parents=True)
+    guard = os.open(own, os.O_RDONLY)
+    fcntl.flock(guard, fcntl.LOCK_EX)
+    folders.remove_unguarded(blobs)
+    assert blobs.exists()
+    os.close(guard)
+    folders.remove_unguarded(blobs)
+    assert not own.exists()
+    folders.remove_unguarded(blobs)
+
+
 def test_a_running_cluster_is_not_swept_away(cluster, monkeypatch):
     monkeypatch.setattr(folders, "SETTLED", -1.0)
     monkeypatch.setattr(tempfile, "tempdir", str(cluster.private_dir.parent))

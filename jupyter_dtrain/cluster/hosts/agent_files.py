@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import ClusterError
 from ...system.resources import OVERFLOW
-from ..folders import Folders, sweep
+from ..folders import Folders, remove_unguarded
 from .frames import CHUNK, Header, checked_name
 
 FORMER = 15.0
@@ -69,13 +69,13 @@ class AgentFiles:
         return is_notebooks, folders, kept
 
     def do_outlive(self, *, folder: str) -> None:
-        """Wait until another agent has removed the folder of buffers, which may not be through with its end."""
+        """Wait until the agent before has ended, and with it the folder of buffers, which is also left where the host was switched off."""
         deadline = time.monotonic() + FORMER
         while Path(folder).exists():
             if time.monotonic() > deadline:
                 raise ClusterError(f"what ran there before has not ended: {folder} is still there.")
+            remove_unguarded(Path(folder))
             time.sleep(0.1)
-            sweep()
 
     def do_missing(self, *, names: list[str]) -> Header:
         """Return which of these files are not here."""
