@@ -14,6 +14,11 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 X = torch.randn(22, 6)
 model = nn.Sequential(nn.Linear(6, 10), nn.ReLU())
+class Noisy(nn.Module):
+    def forward(self, x):
+        z = x.clone()
+        z[:, 1:].normal_(), z.T[1:3].normal_()
+        return z
 """
 MADE = (
     *(
@@ -71,6 +76,15 @@ for x, in loader:
                 drawn = torch.rand_like(r)
             found.append((made, grads, r.shape, r.stride(), r.is_contiguous(), r.tolist(), drawn.tolist(), drawn.stride()))
             found.append((F.dropout(r, 0.3).tolist(), torch.empty_like(r).normal_().tolist()))
+            found.append((made, "in place", r.detach().clone().normal_().tolist()))
+    x[:, 1:].normal_(), x.T[2:4].normal_(1, 2), x.view(-1, 2, 3)[:, :, 1:].normal_(), nn.init.trunc_normal_(x[:, 3:]), x[:, ::2].uniform_()
+    z = model(x).detach()
+    z[:, 2:].normal_()
+    found.append(("gaps", "in place", x.tolist(), z.tolist(), Noisy()(x).tolist()))
+    x[0] = torch.inf
+    m, s = x.mean(), x.sum(0)
+    m.log_(), s.abs_()
+    found.append(("infinite", "in place", m.item(), s.tolist()))
 """
 
 

@@ -36,9 +36,9 @@ class Rows:
         """Return the rank's rows ``(b, …)`` of a draw ``(B, …)``, a view."""
         return whole[at(self.dim, self.own)]
 
-    def blank(self, part: torch.Tensor) -> torch.Tensor:
+    def blank(self, part: torch.Tensor, *, with_gaps: bool = False) -> torch.Tensor:
         """Return a tensor ``(B, …)`` for the whole batch, laid out in memory as `part` ``(b, …)`` is; its values are any."""
-        return blank_like(part, self.dim, self.total)
+        return blank_like(part, self.dim, self.total, with_gaps=with_gaps)
 
     def spread_all(self, value: Any) -> Any:
         """Return `value` for the whole batch, ``(B, …)``, if it has rows ``(b, …)``: the rank's in their place, and ones elsewhere."""
@@ -108,7 +108,7 @@ def _like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows) 
 def _in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows) -> Any:
     tensor, *rest = args
     with torch.no_grad():
-        drawn = rows.of(func(rows.blank(tensor), *map(rows.spread_all, rest), **kwargs))
+        drawn = rows.of(func(rows.blank(tensor, with_gaps=True), *map(rows.spread_all, rest), **kwargs))
     return tensor.copy_(drawn)
 
 

@@ -34,9 +34,10 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     wants_gradient = kwargs.get("requires_grad", False)
     kwargs = {key: value for key, value in kwargs.items() if key != "requires_grad"}
     with torch._C.DisableTorchFunctionSubclass():
-        whole = func(blank_whole(tensor, placement), *args[1:], **kwargs)
+        in_place = changes_in_place(func)
+        whole = func(blank_whole(tensor, placement, with_gaps=in_place), *args[1:], **kwargs)
         part = whole[at(placement.dim, placement.loaded)]
-        if changes_in_place(func):
+        if in_place:
             tensor.copy_(part)
             return tensor
         result = from_local(compact(part), placement)
@@ -153,10 +154,7 @@ def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[st
             rules.viewed = [other for other in rules.viewed if other is not root_of(tensor)]  # whose numbers are not of `tensor` any more
             _become_plain(tensor, value)
             return None
-        if isinstance(tensor.placement, Shard):
-            value = value[at(tensor.placement.dim, tensor.placement.loaded)]
-        else:
-            value = value * (1.0 if tensor.placement.weight is not None else float(rules.rank == 0))
+        value = rules.part_of(value, tensor.placement)
     result = rules.local(func, (tensor, value), kwargs)
     if func == _SET_DATA:
         tensor._state = GlobalState(tensor.placement, origin=_origin(value), source=tensor._state.source)

@@ -17,6 +17,7 @@ import torch
 from torch.autograd import forward_ad
 
 from ..placement_types import GlobalTensor, KeptFull, Origin, Placement, Shard, from_local
+from ..redistribute import nothing_of
 from ..versions import copy_uncounted, version_of
 from ..view_calls import ViewCall, have_one_memory, seen_through
 from .operands import at, global_shape, globals_in, requires_grad
@@ -43,7 +44,7 @@ class KeptFulls:
         """Return the rank's part of a whole tensor ``(B, …)``, or what it adds to one that is a sum of all ranks'."""
         if isinstance(placement, Shard):
             return whole[at(placement.dim, placement.loaded)]
-        return whole * (1.0 if placement.weight is not None else float(self.is_first))
+        return whole.clone() if placement.weight is not None or self.is_first else nothing_of(whole)
 
     @staticmethod
     def keep_on(root: GlobalTensor) -> None:
