@@ -46,6 +46,8 @@ NAMES = {
     "torch.Tensor._make_subclass": "who reads sharded parameters",
     "torch._C._set_throw_on_mutable_data_ptr": "who reads sharded parameters",
     "torch._C._storage_Use_Count": "who holds sharded parameters",
+    "torch.serialization._load": "whose memory a parameter has that the cell has loaded",
+    "torch.multiprocessing.reductions.StorageWeakRef": "whose memory a parameter has that the cell has loaded",
     "torch._C._functorch.peek_interpreter_stack": "whether a transform of functions is under way",
     "torch._C.ScriptFunction": "scripted functions that are given parameters",
     # -- what a cell will take

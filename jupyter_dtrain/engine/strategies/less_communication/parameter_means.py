@@ -18,6 +18,7 @@ from ...comm.collectives import all_reduce
 from ...module_tree import IdentityMap
 from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
+from ..zero3.aliased_memory import has_others
 from ..zero3.sharded_rows import quiet
 
 
@@ -151,7 +152,7 @@ class ParameterMeans:
         """Return whether something else has the numbers of a parameter."""
         with quiet():
             memory = parameter.untyped_storage()
-            return bool(torch._C._storage_Use_Count(memory._cdata) > 2 + (memory._cdata in self._homes))
+            return has_others(memory, self._homes) or (memory._cdata not in self._homes and not memory.resizable())
 
 
 def any_rank(flags: Sequence[bool]) -> list[bool]:

@@ -18,7 +18,7 @@ from ...comm.shared_memory import SharedMemory
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.batch_shard import BatchShard, share_of
-from ..zero3.eligibility import why_not, why_replicated
+from ..zero3.eligibility import why_replicated
 from ..zero3.parameter_shard import ParameterShard
 from ..zero3.parameter_store import ParameterStore
 from ..zero3.sharded_rows import SharedRows
@@ -78,7 +78,7 @@ class StageStore(ParameterStore):
         named = [(name, p) for name, p in every if id(p) not in lazy]
         found = {id(p): (name, p) for name, p in named if self._shards.get(p) is None and p.dim()}
         if found:
-            why = self._agreed([reasons.get(id(p)) or why_not(p, 1, self.homes) for _, p in found.values()])
+            why = self._agreed([reasons.get(id(p)) or self._why_not(p, 1) for _, p in found.values()])
             self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
             self._owners = owners_of(module, self.mesh.degree(AXIS))
             new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]

@@ -43,6 +43,7 @@ PAST_PYTHON: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (torch, "tensor", _as_it_is),
     (torch.Tensor, "as_subclass", _as_it_is),
     (torch.Tensor, "_make_subclass", staticmethod),
+    (torch.Tensor, "set_", _as_it_is),
     (torch._C.ScriptFunction, "__call__", _as_it_is),
 )
 """What is given parameters past ``__torch_function__``: owner, name, and how the owner has it."""
@@ -65,15 +66,14 @@ class ParameterAccess:
                 if access == "__get__":
                     return found[0].data()
                 result = func(*args, **kwargs)
-                self._store.saved.forget(None if found[0].full is None else found[0].full.untyped_storage()._cdata)
-                found[0].replaced()
-                self._store.saved.follow(found[0])
+                self._store.follow_moved(found)
                 return result
             if name in SHARE_MEMORY:
                 for shard in found:
                     shard.is_lent = True
             with self._store.followed():
                 result = func(*args, **kwargs)
+            self._store.follow_moved(found)
             if name.startswith("_fused_"):
                 for shard in found:
                     shard.mark_written()
@@ -156,7 +156,9 @@ class ParameterAccess:
             for shard in found:
                 shard.is_lent = True
             with self._store.in_use(found), self._store.followed():
-                return function(*args, **kwargs)
+                result = function(*args, **kwargs)
+            self._store.follow_moved(found)
+            return result
 
         return called
 

@@ -44,6 +44,10 @@ class BufferPool:
             strides = torch.empty(tuple(shape), device="meta").stride()
             return torch.empty(0, dtype=dtype).set_(block, 0, tuple(shape), strides)
 
+    def has(self, storage: torch.UntypedStorage) -> bool:
+        """Return whether a block is of this pool."""
+        return any(block._cdata == storage._cdata for block in self._blocks)
+
     def trim(self, limit: int) -> None:
         """Let the system have the least recently used of what is free, until that is at most `limit` bytes."""
         free = [block for block in self._blocks if _is_free(block)]

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...forward.module_state import may_write
+from .aliased_memory import NOT_PYTORCHS, OwnMemory, has_others
 from .sharded_rows import quiet
 
 
@@ -27,10 +28,10 @@ def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[i
     return found
 
 
-def why_not(parameter: nn.Parameter, world_size: int, homes: Collection[int], dim: int = 0) -> str | None:
-    """Return why a parameter is on every rank; empty: it need not be told. What came with memory in `homes` has one who holds that.
+def why_not(parameter: nn.Parameter, world_size: int, *, homes: Collection[int], own: OwnMemory, dim: int = 0) -> str | None:
+    """Return why a parameter is on every rank; empty: it need not be told.
 
-    `dim` is that along which it would be sharded.
+    What came with memory in `homes` has one who holds that. What `own` knows has nobody. `dim` is that along which it would be sharded.
     """
     kind: Any = type(parameter)
     if parameter.shape[dim] < world_size:
@@ -44,9 +45,11 @@ def why_not(parameter: nn.Parameter, world_size: int, homes: Collection[int], di
     if not parameter.is_contiguous() or parameter.untyped_storage().nbytes() != parameter.nbytes or not parameter.is_leaf:
         return "they share memory with something else"
     with quiet():
-        memory = parameter.untyped_storage()._cdata
-        if torch._C._storage_Use_Count(memory) > 2 + (memory in homes):
+        memory = parameter.untyped_storage()
+        if has_others(memory, homes):
             return "something else holds their numbers"
+        if memory._cdata not in homes and own.is_arrays(memory):
+            return NOT_PYTORCHS
         if parameter.grad is not None and (type(parameter.grad) is not torch.Tensor or parameter.grad.layout != torch.strided):
             return "their gradients are of another kind than usual"
     return None

@@ -178,12 +178,11 @@ class ShardedSteps:
                 if tuple(value.shape) != shard.shape or (rows is not None and value is rows.rows):  # where a rank has all rows
                     continue
                 came = self._holders(value) if self._arrived.get(value) is not None else 0
-                memory = value.untyped_storage()
-                at_home = memory._cdata in self._store.homes
                 # `value` and `kept` are held here too, the latter where it is yielded as well, and by the argument of the question.
                 if sys.getrefcount(value) > 3 + came or sys.getrefcount(kept) > 4 + came:
                     return True
-                if torch._C._storage_Use_Count(memory._cdata) > 2 + at_home:
+                is_made = of is not None and of.is_put_together(shard.number, key, value)
+                if self._store.own.is_looked_into(value.untyped_storage(), self._store.homes, is_made=is_made):
                     return True
         return False
 
@@ -193,9 +192,12 @@ class ShardedSteps:
             self._num_holders = num_lists(value, self._objects) + 1  # and what its dict is compared with
         return self._num_holders
 
+    def _kept_of(self, optimizer: Optimizer) -> KeptState:
+        return self._kept.get(optimizer) or self._kept.set(optimizer, KeptState())
+
     def _cut(self, optimizer: Optimizer) -> None:
         """Keep the rows alone of what is whole, and let what is new lie where all ranks may read it. Collective, where it is new."""
-        of = self._kept.get(optimizer) or self._kept.set(optimizer, KeptState())
+        of = self._kept_of(optimizer)
         with quiet(), torch.no_grad():
             found = list(self.entries(optimizer))
             new = [(shard, key, kept) for shard, key, kept in found if (shard.number, key) not in of.rows]
@@ -234,6 +236,7 @@ class ShardedSteps:
                     full = torch.empty(shard.shape, dtype=rows.rows.dtype) if old is None else old
                     rows.read(full)
                     kept[key] = full
+                    self._kept_of(one).put_together(shard.number, key, full)
 
     def _read(self, optimizer: Optimizer) -> Any:
         state = vars(optimizer).get("state")

@@ -18,6 +18,7 @@ from ...comm.shared_memory import SharedMemory
 from ...module_tree import IdentityMap, modules_in
 from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.rank0_guard import all_ranks_come
+from .aliased_memory import OwnMemory
 from .buffers import BufferPool, FreedMemory
 from .eligibility import why_not, why_replicated
 from .parameter import Zero3Parameter
@@ -58,6 +59,7 @@ class ParameterRegistry:
         self._number = 0
         self._pool = BufferPool()
         self.freed = FreedMemory()
+        self.own = OwnMemory(self._pool)
         self._largest = 0  # bytes of a unit
 
     def adopt(self, module: nn.Module) -> None:
@@ -76,12 +78,15 @@ class ParameterRegistry:
             if self._is_wanted(parameter):
                 found.setdefault(id(parameter), (name, parameter))
         if found:
-            why = self._agreed([reasons.get(id(p)) or why_not(p, self.world_size, self.homes, self._dim(p)) for _, p in found.values()])
+            why = self._agreed([reasons.get(id(p)) or self._why_not(p, self.world_size, self._dim(p)) for _, p in found.values()])
             self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
             new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]
             if new:
                 self._shard(new)
         self._find_units(module)
+
+    def _why_not(self, parameter: nn.Parameter, num_parts: int, dim: int = 0) -> str | None:
+        return why_not(parameter, num_parts, homes=self.homes, own=self.own, dim=dim)
 
     def _is_wanted(self, parameter: nn.Parameter) -> bool:
         return parameter.dim() > 0 and parameter.nbytes >= self._least

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -126,7 +125,7 @@ class ParameterShard(GradientRows, ParameterWrites):
             assert self.full is not None
             storage = self.full.untyped_storage()
             own = 3 + (self._data is not None)  # `full`, the parameter, `storage`, what ``data`` has given
-            return torch._C._storage_Use_Count(storage._cdata) > own or (self._data is not None and sys.getrefcount(self._data) > 2)
+            return torch._C._storage_Use_Count(storage._cdata) > own or self.data_is_held()
 
     def kind(self) -> type[nn.Parameter]:
         """Return the class of the parameter now."""

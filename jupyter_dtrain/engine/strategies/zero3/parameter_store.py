@@ -23,6 +23,7 @@ from ...comm.transforms import in_transform, outside_transforms
 from ...forward.sharded_call import ShardedCall
 from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
+from .aliased_memory import SetMemory
 from .buffers import BufferPool
 from .parameter import Zero3Parameter
 from .parameter_registry import ParameterRegistry
@@ -49,6 +50,7 @@ class ParameterStore(ParameterRegistry):
         super().__init__(memory, **options)
         self.writes = WriteCounts(memory)
         self.gradients = BufferPool()
+        self._set_memory = SetMemory(memory, self.own)
         self.depth = 0  # calls of models that are under way
         self.saved = SavedParameters(self.fetch_again)
         self._whole: dict[int, weakref.ref[ParameterShard]] = {}  # by number, what is not let go yet
@@ -102,8 +104,29 @@ class ParameterStore(ParameterRegistry):
         """Return those of which this rank has all, in an order that all ranks agree on."""
         return [shard for _, reference in sorted(self._whole.items()) if (shard := reference()) is not None]
 
+    def follow_moved(self, shards: Iterable[ParameterShard]) -> None:
+        """Know those that have other memory than they had, as the cell has set it."""
+        for shard in shards:
+            if shard.has_moved():
+                assert shard.full is not None
+                self.saved.forget(shard.full.untyped_storage()._cdata)
+                shard.replaced()
+                self.saved.follow(shard)
+
+    def _settle(self) -> None:
+        """Let parameters whose memory the cell has set have memory of their own, or be whole on all ranks. Collective, if there are any."""
+        whole = self.now_whole()
+        set_now = [shard for shard in whole if shard.is_set]
+        if set_now:
+            shared = self._set_memory.settle(set_now, whole)
+            with self.in_use(shared):  # or they would be let go: nothing tells who looks into an array
+                self.replicate([shard.parameter for shard in shared], "something else looks into what the cell has set their `data` to")
+            for shard in set_now:
+                self.saved.follow(shard)
+
     def sync(self) -> None:
         """Let the rows be what the cell has written to parameters. Collective, where it has."""
+        self._settle()
         written = [shard for shard in self.now_whole() if shard.is_written()]
         if written:
             all_ranks_come()

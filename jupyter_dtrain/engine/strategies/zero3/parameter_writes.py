@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -19,6 +20,8 @@ class ParameterWrites(ABC):
     ----------
     shape : tuple of int
     dtype : torch.dtype
+    nbytes : int
+        Of all of it.
     rows : Tensor
         This rank's. (r, ...)
     own : slice, Tensor or tuple
@@ -31,6 +34,8 @@ class ParameterWrites(ABC):
         The memory with which it came from the notebook.
     is_lent : bool
         Something that shares memory with all of it was given away.
+    is_set : bool
+        Its ``data`` was set to memory that others may have.
     """
 
     strategy: ClassVar[str] = "zero3"
@@ -38,6 +43,7 @@ class ParameterWrites(ABC):
 
     shape: tuple[int, ...]
     dtype: torch.dtype
+    nbytes: int
     rows: torch.Tensor
     own: Any
     full: torch.Tensor | None
@@ -45,7 +51,7 @@ class ParameterWrites(ABC):
     home: torch.Tensor | None
 
     def __init__(self) -> None:
-        self.is_lent = False
+        self.is_lent = self.is_set = False
         self._seen = -1  # version of the parameter when its rows were last what it is
         self._data: torch.Tensor | None = None  # what ``parameter.data`` has given, and its version then
         self._data_seen = 0
@@ -57,14 +63,27 @@ class ParameterWrites(ABC):
 
     def data(self) -> torch.Tensor:
         """Return ``parameter.data``, of which nobody would count what is written to it."""
+        self.is_lent = True  # what is made of it may have no count, or another one
         with quiet():
             if self._data is None:
                 self._data = self.parameter.data
                 self._data_seen = self._data._version
             return self._data
 
+    def data_is_held(self) -> bool:
+        """Return whether the cell has what ``data`` has given."""
+        return self._data is not None and sys.getrefcount(self._data) > 2
+
+    def has_moved(self) -> bool:
+        """Return whether the parameter has other memory than all of it has, or another shape: ``set_``, ``t_``."""
+        with quiet():
+            now, full = self.parameter, self.full
+            return full is not None and (
+                now.data_ptr() != full.data_ptr() or now.shape != full.shape or now.stride() != full.stride() or now.dtype != full.dtype
+            )
+
     def replaced(self) -> None:
-        """Note that ``parameter.data`` has been set.
+        """Note that the parameter has other memory now, as its ``data`` was set.
 
         Raises
         ------
@@ -79,10 +98,18 @@ class ParameterWrites(ABC):
                     f"`--strategy {self.strategy}` shards this parameter, and its `data` was set to a tensor of another shape, type or "
                     "device. Take `--strategy auto`."
                 )
-            self.full = now if now.is_contiguous() else now.contiguous()
-            self.parameter.data = self.full
+            self.full = now
             self._data, self._data_seen = now.detach(), -1  # which counts as written
-            self.home = None
+            self.home, self.is_set = None, True
+
+    def own_memory(self, *, alone: bool) -> None:
+        """Have what nobody else holds in memory of its own, where that is another's, or `alone` in more than it needs."""
+        with quiet(), torch.no_grad():
+            assert self.full is not None
+            if not alone or not self.full.is_contiguous() or self.full.untyped_storage().nbytes() != self.nbytes:
+                self.full = self.full.detach().clone(memory_format=torch.contiguous_format)
+                self.parameter.data = self.full
+                self._data, self._data_seen = self.full.detach(), -1
 
     def is_written(self) -> bool:
         """Return whether the parameter has been written to since it was fetched: the same on all ranks."""

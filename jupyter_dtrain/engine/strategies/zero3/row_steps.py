@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,10 +27,22 @@ class KeptState:
         Where this rank's are.
     old : dict
         The notebook's tensors, for which these stand.
+    whole : dict
+        What was put together when the cell read it: an array that it was read by is gone, or holds it.
     """
 
     rows: dict[tuple[int, Any], SharedRows] = field(default_factory=dict)
     old: dict[tuple[int, Any], torch.Tensor] = field(default_factory=dict)
+    whole: dict[tuple[int, Any], weakref.ref[torch.Tensor]] = field(default_factory=dict)
+
+    def put_together(self, number: int, key: object, full: torch.Tensor) -> None:
+        """Note what was put together of a parameter's rows."""
+        self.whole[number, key] = weakref.ref(full)
+
+    def is_put_together(self, number: int, key: object, value: torch.Tensor) -> bool:
+        """Return whether `value` is that."""
+        made = self.whole.get((number, key))
+        return made is not None and made() is value
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import ClassVar
 
 import torch
 
+from ....system.patches import patched
 from ...comm.shared_memory import SharedMemory
 from ..data_parallel.training import DataParallelTraining
 from .access import ParameterAccess
@@ -74,7 +75,12 @@ class ShardedTraining:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
-        with self.store.freed.given_back(), self.access_class(self.store).installed(self._full_tensor), self.steps.installed():
+        with ExitStack() as stack:
+            stack.enter_context(self.store.freed.given_back())
+            stack.enter_context(self.access_class(self.store).installed(self._full_tensor))
+            stack.enter_context(self.steps.installed())
+            # Not `torch.load` itself, which reads where the rank has written if the user's code is what calls it.
+            stack.enter_context(patched(torch.serialization, "_load", self.store.own.of_load(torch.serialization._load)))
             yield
 
     def _full_tensor(self, value: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,160 @@
+"""Memory of a parameter that something else looks into: an array, another tensor. Where nothing tells who writes, all ranks keep all of it.
+
+How many storages' holders there are PyTorch says (:func:`has_others`). It does not say who else has memory that is not its own, which an
+array of NumPy's may be: such a storage cannot be resized. What ``torch.load`` has read is of that kind too, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+from collections.abc import Callable, Collection, Sequence
+from functools import wraps
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from ...comm.collectives import all_gather_object
+from ...comm.shared_memory import SharedMemory
+from ...tensor.rank0_guard import all_ranks_come
+from .buffers import BufferPool
+from .parameter_shard import ParameterShard
+from .sharded_rows import quiet
+
+NOT_PYTORCHS = "their memory may be an array's"
+_MOST_LOOKED_AT = 1 << 18
+"""Objects of what ``torch.load`` returns that are looked through: what is behind them counts as an array's."""
+_NO_TENSORS = (type, ModuleType, FunctionType, str, bytes, int, float)
+
+
+class OwnMemory:
+    """Storages that no array looks into though they cannot be resized: what ``torch.load`` has made in the cell, and buffers.
+
+    Parameters
+    ----------
+    pool : BufferPool
+        Has memory for whole parameters.
+    """
+
+    def __init__(self, pool: BufferPool) -> None:
+        self._pool = pool
+        self._loaded: list[StorageWeakRef] = []
+
+    def of_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `original` (what ``torch.load`` reads by) so that what it makes is known."""
+
+        @wraps(original)
+        def load(*args: Any, **kwargs: Any) -> Any:
+            result = original(*args, **kwargs)
+            self._loaded = [one for one in self._loaded if not one.expired()]
+            self._loaded += [StorageWeakRef(storage) for storage in _storages_behind(result)]
+            return result
+
+        return load
+
+    def is_arrays(self, storage: torch.UntypedStorage) -> bool:
+        """Return whether the memory of `storage`, which did not come from the notebook, may be an array's, or a buffer's."""
+        if storage.resizable() or self._pool.has(storage):
+            return False
+        return all(one.cdata != storage._cdata for one in self._loaded)
+
+    def is_looked_into(self, storage: torch.UntypedStorage, homes: Collection[int], *, is_made: bool = False) -> bool:
+        """Return whether somebody else has the memory of a tensor, whom the cell may write or read by.
+
+        Parameters
+        ----------
+        storage : torch.UntypedStorage
+        homes : collection of int
+            Storages that came from the notebook.
+        is_made : bool
+            This project has made it.
+        """
+        is_known = is_made or storage._cdata in homes
+        return has_others(storage, homes) or (not is_known and self.is_arrays(storage))
+
+
+def _storages_behind(value: object) -> list[torch.UntypedStorage]:
+    found, seen, next_ones = [], {id(value)}, [value]
+    while next_ones and len(seen) < _MOST_LOOKED_AT:
+        one = next_ones.pop()
+        if isinstance(one, torch.Tensor):
+            if one.layout == torch.strided:
+                with quiet():
+                    found.append(one.untyped_storage())
+        elif isinstance(one, _NO_TENSORS):
+            continue
+        for other in gc.get_referents(one):
+            if id(other) not in seen:
+                seen.add(id(other))
+                next_ones.append(other)
+    return found
+
+
+def has_others(storage: torch.UntypedStorage, homes: Collection[int], held: int = 1) -> bool:
+    """Return whether something holds `storage` besides `held` tensors and the caller, and, of what is in `homes`, who keeps those."""
+    return bool(torch._C._storage_Use_Count(storage._cdata) > held + 1 + (storage._cdata in homes))
+
+
+class SetMemory:
+    """What ``parameter.data`` was set to: it becomes the parameter's alone, or the parameter is whole on all ranks from then on.
+
+    Parameters
+    ----------
+    memory : SharedMemory
+        Connects the ranks.
+    own : OwnMemory
+    """
+
+    def __init__(self, memory: SharedMemory, own: OwnMemory) -> None:
+        self._memory, self._own = memory, own
+
+    def settle(self, set_now: Sequence[ParameterShard], whole: Sequence[ParameterShard]) -> list[ParameterShard]:
+        """Let what was set be the parameters' own, and return those whose memory something else has. Collective.
+
+        Parameters
+        ----------
+        set_now : sequence of ParameterShard
+            Those whose ``data`` was set, the same on all ranks.
+        whole : sequence of ParameterShard
+            All that are whole, and may look into the same memory.
+        """
+        groups = [[other for other in whole if _storage(other) == _storage(shard)] for shard in set_now]
+        shared = [[one.number for one in group] if self._is_shared(group) else [] for group in groups]
+        all_ranks_come()
+        of_ranks = all_gather_object(shared, self._memory)
+        numbers = {number for of_rank in of_ranks for group in of_rank for number in group}
+        for shard, group in zip(set_now, groups, strict=True):
+            shard.is_set = False
+            if shard.number not in numbers:
+                shard.own_memory(alone=len(group) == 1)
+        return [shard for shard in whole if shard.number in numbers]
+
+    def _is_shared(self, group: Sequence[ParameterShard]) -> bool:
+        """Return whether others look into the memory of parameters, or several of these into the same part of it."""
+        with quiet():
+            storage = _full(group[0]).untyped_storage()
+            own = sum(2 + (shard._data is not None) for shard in group)  # `full`, the parameter, and what ``data`` gives
+            if has_others(storage, (), own) or self._own.is_arrays(storage):
+                return True
+            if any(shard.data_is_held() for shard in group):
+                return True
+            places = sorted((full.data_ptr(), _extent(full)) for full in map(_full, group))
+        return any(begin + size > after for (begin, size), (after, _) in itertools.pairwise(places))
+
+
+def _full(shard: ParameterShard) -> torch.Tensor:
+    assert shard.full is not None
+    return shard.full
+
+
+def _storage(shard: ParameterShard) -> int:
+    with quiet():
+        return int(_full(shard).untyped_storage()._cdata)
+
+
+def _extent(tensor: torch.Tensor) -> int:
+    """Return how many bytes there are from the first number of a tensor to behind its last."""
+    last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return (last + 1) * tensor.element_size() if tensor.numel() else 0
