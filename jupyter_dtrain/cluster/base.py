@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -26,6 +27,13 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 """Gets a short sentence about what is going on."""
+
+
+def num_lanes_of(num_engines: int, engines_per_lane: int, at_most: int) -> int:
+    """Return how many clusters of so many engines there are; a `UsageError`: not one."""
+    if engines_per_lane > num_engines:
+        raise UsageError(f"--engines-per-trial {engines_per_lane}: a trial cannot take more engines than there are, {num_engines}.")
+    return min(at_most, num_engines // engines_per_lane)
 
 
 class Launcher(ABC):
@@ -45,6 +53,12 @@ class Launcher(ABC):
     @abstractmethod
     def plan(self, options: ClusterOptions) -> list[DevicePlan]:
         """Return what each rank would compute on; starts nothing. A `UsageError` says what cannot be had."""
+
+    def lanes(self, options: ClusterOptions, *, engines_per_lane: int, at_most: int) -> list[ClusterOptions]:
+        """Return those of clusters beside each other, as many as there are engines for; a `UsageError`: there are too few for one."""
+        num_lanes = num_lanes_of(len(self.plan(options)), engines_per_lane, at_most)
+        # All of them together have been found not to be too many.
+        return [replace(options, num_engines=engines_per_lane, force=True, part=(part, num_lanes)) for part in range(num_lanes)]
 
     def script(self, options: ClusterOptions) -> str:
         """Return the script that a scheduler is given; a `UsageError`: none is."""

@@ -44,6 +44,7 @@ class EnginePool:
         self._group: WorkerGroup | None = None
         self._beginning: EngineStart | None = None
         self._options = ClusterOptions()  # of the cluster, until somebody ends it
+        self.lost_hosts: frozenset[str] = frozenset()  # those that the last cluster had lost at its end
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
 
@@ -108,13 +109,13 @@ class EnginePool:
         fits = cluster is not None and satisfies(cluster, replace(options, num_engines=wanted), self._options)
         return wanted if fits else None
 
-    def stop(self, *, is_lost: bool = False) -> bool:
+    def stop(self, *, is_lost: bool = False, then: ClusterOptions | None = None) -> bool:
         """Stop the cluster, and one that is starting in the background; return whether there was one.
 
-        The next is on the same hosts where this one is lost and nobody asks for others.
+        The next is on the same hosts where this one is lost, or on those of `then`, where nobody asks for others.
         """
         if not is_lost:
-            self._options = ClusterOptions()
+            self._options = ClusterOptions() if then is None else ClusterOptions(**then.where)
         beginning, self._beginning = self._beginning, None
         is_starting = beginning is not None and not beginning.over
         if beginning is not None:
@@ -127,6 +128,7 @@ class EnginePool:
             if cluster is None:
                 return False
             self._tell(ClusterUpdate(phase="stopping", engines=cluster.engines))
+            self.lost_hosts = frozenset(cluster.lost_hosts)
             cluster.stop()
             self._tell(ClusterUpdate(phase="stopped"))
             return True

@@ -177,8 +177,9 @@ class Session(SessionViews):
         """Run a cell's trials side by side, and return what has become of them: see :meth:`TrialScheduler.run`."""
         self._engines.check(options)
         with self._one_run():
-            wanted = lanes_for(options, len(trials))
-            self._engines.stop()  # what they compute on is the trials' now
+            cluster = self._engines.as_before(options.cluster)
+            wanted = lanes_for(replace(options, cluster=cluster), len(trials))
+            self._engines.stop(then=cluster)  # what they compute on is the trials' now
             return self._lanes.run(trials, wanted, prepare, options=options, output=output, on_tick=on_tick, pruning=pruning)
 
     @contextmanager

@@ -51,6 +51,17 @@ class Lane:
         self._runner = Runner(self.engines, store, on_begin=self._begin, on_news=on_news, others=others, pruned_at=self._pruned_at)
 
     @property
+    def num_engines(self) -> int:
+        """How many it has."""
+        return self.options.num_engines or sum(host.num_engines or 0 for host in self.options.hosts)
+
+    @property
+    def has_lost_hosts(self) -> bool:
+        """Whether its last run has lost all hosts that it was on."""
+        hosts = {host.name for host in self.options.hosts}
+        return bool(hosts) and hosts <= self.engines.lost_hosts
+
+    @property
     def folder(self) -> Path | None:
         """Where its buffers lie, if it has engines."""
         cluster = self.engines.cluster

@@ -158,15 +158,8 @@ def lanes_for(options: RunOptions, num_trials: int) -> list[ClusterOptions]:
     UsageError
         There are too few engines for a single trial, or not the devices that are asked for.
     """
-    num_engines = len(find_launcher(options.cluster.launcher).plan(options.cluster))
-    if options.engines_per_trial > num_engines:
-        raise UsageError(
-            f"--engines-per-trial {options.engines_per_trial}: a trial cannot take more engines than there are, {num_engines}."
-        )
-    num_lanes = min(num_trials, num_engines // options.engines_per_trial)
-    # All of them together have been found not to be too many.
-    of_lane = replace(options.cluster, num_engines=options.engines_per_trial, force=True)
-    return [replace(of_lane, part=(part, num_lanes)) for part in range(num_lanes)]
+    launcher = find_launcher(options.cluster.launcher)
+    return launcher.lanes(options.cluster, engines_per_lane=options.engines_per_trial, at_most=num_trials)
 
 
 def _all_engines(lanes: Sequence[Lane]) -> ClusterUpdate:

@@ -171,17 +171,16 @@ class TrialScheduler:
     def _end(self, tried: Tried, lane: Lane, result: RunResult | None, error: BaseException | None) -> None:
         del self._going[lane]
         self._lines.flush(tried.trial.label)
-        if isinstance(error, ClusterError) and tried.run is None:  # engines that do not come up for one trial do not for the next
+        lost = error or (result.lost if result is not None else None)
+        # Engines that do not come up for one trial do not for the next.
+        if isinstance(lost, ClusterError) and (tried.run is None or lane.has_lost_hosts):
             self._out_of_use.add(lane)
             if self._going or self._free_lanes():
-                self._output.say(f"{error}\nThe remaining trials use fewer engines.")
-                tried.detail, error = "queued", None
-                if self._pruning is not None:
-                    self._pruning.withdraw(tried.trial)
-                self._waiting.appendleft(tried)
+                self._output.say(f"{lost}\nThe remaining trials use fewer engines.")
+                self._requeue(tried)
                 return
             for other in self._waiting:
-                other.error = error
+                other.error = lost
             self._waiting.clear()
         if isinstance(error, GivenUp):
             tried.detail = "pending"
@@ -193,6 +192,14 @@ class TrialScheduler:
         if not tried.failed:
             tried.value = self._value(lane) if tried.pruned is None else tried.pruned.value
         self._retain_if_best(tried)
+
+    def _requeue(self, tried: Tried) -> None:
+        """Let a trial be the next."""
+        tried.detail, tried.run, tried.tracked = "queued", None, ()
+        tried.written.clear()
+        if self._pruning is not None:
+            self._pruning.withdraw(tried.trial)
+        self._waiting.appendleft(tried)
 
     def _tell_missing(self, tried: Tried) -> None:
         """Say at the end of the first trial that the metric is missing, and not after all of them."""

@@ -135,6 +135,6 @@ class SideBySide:
 
     def _of_lane(self, message: _Kind, lane: Lane) -> _Kind:
         if isinstance(message, DeviceUse | TimeSplit | Notice):
-            before = sum((other.options.num_engines or 0) for other in self._lanes[: self._lanes.index(lane)])
+            before = sum(other.num_engines for other in self._lanes[: self._lanes.index(lane)])
             return replace(message, rank=message.rank + before)
         return message

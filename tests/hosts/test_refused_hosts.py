@@ -81,7 +81,6 @@ def test_the_doctor_tells_what_it_has_found(notebook):
 @pytest.mark.parametrize(
     "option",
     [
-        "--vary lr=0.1,0.2",
         "--strategy none",
         "--balance auto",
     ],

@@ -56,14 +56,21 @@ class Agents:
 
 
 class AgentLauncher(Launcher):
-    """Starts an agent on each host, and engines below these."""
+    """Starts an agent on each host, and engines below these.
+
+    Attributes
+    ----------
+    has_lanes : bool
+        Whether hosts can be divided between clusters beside each other.
+    """
 
     hosts_say_how_many = True
+    has_lanes = False
 
     def check(self, options: RunOptions) -> None:
         """Refuse what runs on several hosts cannot do yet: here, and nowhere else."""
         asked = {
-            "--vary": bool(options.vary),
+            "--vary": bool(options.vary) and not self.has_lanes,
             f"--strategy {options.strategy}": Feature.HOSTS not in find(options.strategy).supports,
             "--balance auto": options.balance != "off",
         }
@@ -149,7 +156,7 @@ def _is_loopback(address: str) -> bool:
 def _plans(agents: Agents, options: ClusterOptions) -> list[tuple[RemoteHost, DevicePlan]]:
     found: list[tuple[RemoteHost, DevicePlan]] = []
     for host, number in zip(agents.hosts, agents.num_engines, strict=True):
-        told = host.ask("plan", num_engines=number, device="cpu", devices=options.devices, force=options.force)
+        told = host.ask("plan", num_engines=number, device="cpu", devices=options.devices, force=options.force, part=options.part)
         for plan in told["plans"]:
             found.append((host, replace(DevicePlan(**plan), rank=len(found))))
     return found

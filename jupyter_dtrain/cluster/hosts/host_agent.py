@@ -125,12 +125,11 @@ class HostAgent:
         if number is not None:
             self._say({"event": "answer", "number": number, **answer})
 
-    def do_plan(self, *, num_engines: int | None, device: str, devices: str, force: bool) -> Header:
+    def do_plan(self, **options: Any) -> Header:
         """Return what each engine of this host would compute on."""
         from ...cluster_options import ClusterOptions
         from ..devices import plan_devices
 
-        options: Any = {"num_engines": num_engines, "device": device, "devices": devices, "force": force}
         self._plans = plan_devices(ClusterOptions(**options))
         return {"plans": [vars(plan) for plan in self._plans]}
 

@@ -69,7 +69,7 @@ class HostLauncher(ProcessLauncher):
         return plans
 
     def _plan(self, host: RemoteHost, num_engines: int) -> list[DevicePlan]:
-        told = host.ask("plan", num_engines=num_engines, device="cpu", devices="exclusive", force=True)
+        told = host.ask("plan", num_engines=num_engines, device="cpu", devices="exclusive", force=True, part=(0, 1))
         host.facts["address"] = host.facts["address"] or self._address  # it is this host
         return [DevicePlan(**plan) for plan in told["plans"]]
 

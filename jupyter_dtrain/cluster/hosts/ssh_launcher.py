@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shlex
+import threading
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 
 from ...cluster_options import ClusterOptions, HostSpec
 from ...errors import ClusterError, UsageError
-from ..base import Progress
+from ..base import Progress, num_lanes_of
 from .agent_launcher import AgentLauncher, Agents, agent_command, agent_python
 from .agent_link import ProcessLink
 from .remote_host import RemoteHost
@@ -20,11 +23,14 @@ CONNECT = timedelta(seconds=5)
 """Time for a host to answer at its SSH port."""
 AT_ONCE = 8
 """Logins at a time: an SSH server drops more of them."""
+_LOGINS = threading.BoundedSemaphore(AT_ONCE)
 SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "AddressFamily=inet", "-o", f"ConnectTimeout={CONNECT.seconds}", "-o", "LogLevel=ERROR")
 
 
 class SshLauncher(AgentLauncher):
     """Starts an agent on each host of ``--hosts``."""
+
+    has_lanes = True
 
     def check_cluster(self, options: ClusterOptions) -> None:
         """Refuse options that say of no hosts, or of what they cannot have yet."""
@@ -38,6 +44,23 @@ class SshLauncher(AgentLauncher):
                 f"--engines {options.num_engines}: on several hosts, --hosts says how many engines there are, as in --hosts a:2,b:2."
             )
 
+    def lanes(self, options: ClusterOptions, *, engines_per_lane: int, at_most: int) -> list[ClusterOptions]:
+        """Return those of clusters on engines that are neighbours: several on a host, or one on several hosts."""
+        self.check_cluster(options)
+        if not all(host.num_engines for host in options.hosts):
+            raise UsageError("--vary: say how many engines each host is to have, as in --hosts a:2,b:2.")
+        places = [host.name for host in options.hosts for _ in range(host.num_engines or 0)]
+        count = num_lanes_of(len(places), engines_per_lane, at_most)
+        lanes = [Counter(places[lane * engines_per_lane :][:engines_per_lane]) for lane in range(count)]
+        beside = {name: [lane for lane, hosts in enumerate(lanes) if name in hosts] for name in places}
+
+        def of(lane: int) -> ClusterOptions:
+            fullest = max(lanes[lane], key=lambda name: len(beside[name]))
+            hosts = tuple(HostSpec(name=name, num_engines=number) for name, number in lanes[lane].items())
+            return replace(options, hosts=hosts, force=True, part=(beside[fullest].index(lane), len(beside[fullest])))
+
+        return [of(lane) for lane in range(count)]
+
     def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
         """Log in to all hosts at once."""
         tell(f"logging in to {', '.join(host.name for host in options.hosts)}")
@@ -47,9 +70,10 @@ class SshLauncher(AgentLauncher):
             return RemoteHost(name, ProcessLink(*_command(name, python)), python=python)
 
         def attempt(spec: HostSpec) -> tuple[RemoteHost, HostSpec, str]:
-            host = dial(spec.name)
             try:
-                host.wait_up()
+                with _LOGINS:
+                    host = dial(spec.name)
+                    host.wait_up()
             except ClusterError as error:
                 return host, spec, str(error)
             return host, spec, ""
