@@ -153,7 +153,8 @@ class StageCalls:
             sampled.follow(call)
         call.repeats[numbers] += 1
         if any(needs):
-            remote = RemoteModules(self, stage, key, not call.has_node, needs, list(outs))
+            copied = [(tensor, tensor.clone()) for tensor in tensors if not tensor.requires_grad] if stage != self.rank else []
+            remote = RemoteModules(self, stage, key, not call.has_node, needs, list(outs), copied)
             call.has_node = True
             weakref.finalize(remote, self._dead.append, (stage, key))
             outs = _OWN_APPLY(StageCall, remote, self.anchor, *tensors)

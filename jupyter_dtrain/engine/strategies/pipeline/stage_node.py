@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
+from ...tensor.ops.operands import same_bytes
 from .pieces import Key
 
 
@@ -30,7 +31,22 @@ class RemoteModules:
     is_first: bool
     needs: list[bool]
     tensors: list[torch.Tensor]
+    given: list[tuple[torch.Tensor, torch.Tensor]]
+    """What it has a copy of, with a copy of our own: inputs, which the cell may write to in ways that PyTorch does not count."""
     __hash__ = object.__hash__
+
+    def check_given(self) -> None:
+        """Look whether what was given is still what the other rank has.
+
+        Raises
+        ------
+        RuntimeError
+        """
+        if not all(same_bytes(tensor, copy) for tensor, copy in self.given):
+            raise RuntimeError(
+                "There was written to an input of a model between its call and the backward pass. `--strategy pipeline` has handed the "
+                "input on to another engine, which goes on with what it was. Write to a copy (`x.clone()`), or take `--strategy zero3`."
+            )
 
 
 class StageCall(torch.autograd.Function):
@@ -49,6 +65,7 @@ class StageCall(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
         """Let that rank go back through its piece."""
         remote: RemoteModules = ctx.remote
+        remote.check_given()
         wanted = [gradient for gradient, needs in zip(gradients, remote.needs, strict=True) if needs]
         found = iter(remote.calls.backward(remote, wanted))
         of_given = [next(found) if needs else None for needs in ctx.needs_input_grad[2:]]
