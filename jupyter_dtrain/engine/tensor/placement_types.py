@@ -129,6 +129,8 @@ class GlobalState:
         The full tensor, of the global shape. Tensors of one memory have that of their `origin`.
     origin : Origin, optional
         Of a shard: the tensor whose memory it has, from the first read or the first view on.
+    base : Origin, optional
+        Of a view that requires gradients: the shard in the cell's graph that it is a view of.
     value : tuple of int and torch.Tensor, optional
         A version, and the value without its graph, as it has come to all ranks by another way.
     deferred : tuple of int and DeferredReduction, optional
@@ -142,6 +144,7 @@ class GlobalState:
     placement: Placement
     full: KeptFull | None = None
     origin: Origin | None = None
+    base: Origin | None = None
     value: tuple[int, torch.Tensor] | None = None
     deferred: tuple[int, Any] | None = None  # of a module that is made of these tensors
     source: tuple[torch.Tensor, torch.autograd.graph.Node | None] | None = None

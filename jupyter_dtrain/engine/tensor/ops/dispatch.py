@@ -24,7 +24,7 @@ from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, Partial, Shard
 from ..redistribute import Exchange
 from ..view_calls import have_one_memory, seen_through
-from .kept_fulls import KeptFulls, origin_of, root_of
+from .kept_fulls import KeptFulls, base_of, origin_of, root_of
 from .operands import NeedsFullTensor, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -73,7 +73,7 @@ class Rules(KeptFulls):
         may_be_read = False
         for arg in args:
             if type(arg) is GlobalTensor:
-                if arg._state.full is not None or arg._state.origin is not None:
+                if arg._state.full is not None or arg._state.origin is not None or arg._state.base is not None:
                     may_be_read = True
                     self.take_back_all((arg,), by_array=not _is_one_sample(func, args))
             elif type(arg) is list or type(arg) is tuple:
@@ -101,6 +101,8 @@ class Rules(KeptFulls):
             try:
                 run = partial(rule, self, func, args, kwargs)
                 result = on_all_parts(run, NeedsFullTensor) if func in self.refusing and may_be_caught() else run()
+                if self.viewed and changes_in_place(func):
+                    self.bring_up_to_date()
                 if result is next(iter(args), None):
                     return result
                 return self.trace(result, func, args, kwargs) if isinstance(result, GlobalTensor | tuple | list) else result
@@ -136,8 +138,12 @@ class Rules(KeptFulls):
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
         # A cell that walks through a batch reads it entry by entry: exchange it once.
         version = self.version_to_keep(tensor)
-        if version is None or not isinstance(tensor.placement, Shard) or requires_grad(tensor):
+        if version is None or not isinstance(tensor.placement, Shard):
             return self._whole_root(tensor, version)
+        if requires_grad(tensor):
+            base = base_of(tensor)
+            seen = None if base is None else seen_through(self._whole_root(base.root, self.version_to_keep(base.root)), base.views)
+            return self._whole_root(tensor, version) if seen is None else seen
         with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():
             root, views = origin_of(tensor)
         whole = self._whole_root(root, self.version_to_keep(root))

@@ -17,11 +17,13 @@ import torch
 from torch.autograd import forward_ad
 
 from ..placement_types import GlobalTensor, KeptFull, Origin, Placement, Shard, from_local
-from ..redistribute import nothing_of
+from ..redistribute import Exchange, nothing_of
 from ..versions import copy_uncounted, version_of
 from ..view_calls import ViewCall, have_one_memory, seen_through
 from .operands import at, global_shape, globals_in, requires_grad
 
+_MUCH = 4
+"""By how much a tensor may have more numbers than its view, to be fetched for it."""
 _MOST_VIEWED = 8
 """Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
 
@@ -91,17 +93,36 @@ class KeptFulls:
             if type(view) is not GlobalTensor or type(view._state.placement) is not Shard:
                 continue
             with torch._C.DisableTorchFunctionSubclass():
-                if view.requires_grad or not have_one_memory(view, source):
+                if not have_one_memory(view, source):
                     continue
                 is_single = source.shape[source._state.placement.dim] < 2
-            root, views = origin_of(source)
+                has_graph = view.requires_grad
             call = ViewCall(func, tuple(map(_shaped, args[1:])), {key: _shaped(value) for key, value in kwargs.items()}, number)
+            if has_graph:
+                if view is not source and source.requires_grad:
+                    root, views = source._state.base or Origin(source, ())
+                    view._state.base = Origin(root, (*views, call))
+                continue
+            root, views = origin_of(source)
             if is_single and number is None and seen_through(_shaped(root), (*views, call)) is None:
                 with torch._C.DisableTorchFunctionSubclass():  # all samples together lie in memory so that it is a copy
                     return from_local(view.clone(), view._state.placement)
             if view is not source:
                 view._state.origin = Origin(root, (*views, call))
         return result
+
+    def bring_up_to_date(self) -> None:
+        """Let samples with a graph be what was written to their tensor in a way that graphs are not told. A collective then.
+
+        ``out.data *= 2`` is such a way. All others are followed where they happen.
+        """
+        for root in self.viewed:
+            kept = root._state.full
+            if kept is None or not kept.tensor.requires_grad or kept.version == version_of(root):
+                continue
+            with torch.no_grad():
+                kept.tensor.detach().copy_(Exchange().full_tensor(root).detach())
+            self.keep_on(root)
 
     def take_back_all(self, operands: Iterable[Any], *, by_array: bool = True) -> None:
         """Take back what the cell has written into the whole of any of `operands`."""
@@ -150,9 +171,24 @@ def origin_of(tensor: GlobalTensor) -> Origin:
 
 
 def root_of(tensor: GlobalTensor) -> GlobalTensor:
-    """Return the tensor whose whole is kept for `tensor`: itself, if its whole has a graph, or is a sum, or nothing was read of it yet."""
+    """Return the tensor whose whole is kept for `tensor`: itself, if it is a sum, or nothing was read of it yet."""
+    if requires_grad(tensor):
+        base = base_of(tensor)
+        return tensor if base is None or base.root._state.full is None else base.root
     origin = _origin_now(tensor)
-    return tensor if origin is None or requires_grad(tensor) else origin.root
+    return tensor if origin is None else origin.root
+
+
+def base_of(tensor: GlobalTensor) -> Origin | None:
+    """Return which tensor of the cell's graph one that requires gradients is a view of.
+
+    ``None``: of none, or of one that is much larger and of which nothing was read.
+    """
+    base = tensor._state.base
+    if base is None or not requires_grad(base.root) or not have_one_memory(tensor, base.root):
+        return None
+    with torch._C.DisableTorchFunctionSubclass():
+        return base if base.root.numel() <= _MUCH * tensor.numel() or base.root._state.full is not None else None
 
 
 def _origin_now(tensor: GlobalTensor) -> Origin | None:
