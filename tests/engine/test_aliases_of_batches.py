@@ -141,6 +141,6 @@ def ranks():
         yield ranks
 
 
-@pytest.mark.parametrize("cell", _cells())
+@pytest.mark.parametrize("cell", list(_cells()))
 def test_what_is_written_to_one_is_in_the_others(ranks, cell):
     assert_as_in_one_process(ranks, cell, world_sizes=(2,))

@@ -96,6 +96,6 @@ def ranks():
         yield ranks
 
 
-@pytest.mark.parametrize("cell", _cells())
+@pytest.mark.parametrize("cell", list(_cells()))
 def test_what_a_model_writes_into_its_input_is_there_once(ranks, cell):
     assert_as_in_one_process(ranks, cell, world_sizes=(3,), state="seen, list(model.parameters()), list(net.parameters())")

@@ -567,12 +567,12 @@ def marked(cell: CorpusCell) -> object:
     return pytest.param(cell, id=cell.name, marks=() if cell.name in IN_GATE else pytest.mark.long)
 
 
-@pytest.mark.parametrize("cell", map(marked, CASES))
+@pytest.mark.parametrize("cell", list(map(marked, CASES)))
 def test_a_block_ends_as_it_would_have(notebook, cell):
     assert_same_where_one_dies(notebook, cell, 1, 1, at_once=False)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("cell", map(marked, CASES))
+@pytest.mark.parametrize("cell", list(map(marked, CASES)))
 def test_a_block_ends_as_it_would_have_from_any_snapshot(notebook, cell):
     assert_same_where_one_dies(notebook, cell, 0, 2, at_once=True)

@@ -109,7 +109,7 @@ class Hosts(HostCluster):
         self.given_back += 1
 
 
-@pytest.mark.parametrize(("kernel", "times"), [(os.getpid(), 1), (1, 0)])
+@pytest.mark.parametrize(("kernel", "times"), [(os.getpid(), 1), (1, 0)], ids=["the kernel", "a fork of it"])
 def test_what_the_agents_ran_in_is_given_back_once_and_by_no_fork_of_the_kernel(kernel, times):
     cluster = Hosts(kernel)
     cluster.stop()
