@@ -99,3 +99,43 @@ def ranks():
 @pytest.mark.parametrize("cell", list(_cells()))
 def test_what_a_model_writes_into_its_input_is_there_once(ranks, cell):
     assert_as_in_one_process(ranks, cell, world_sizes=(3,), state="seen, list(model.parameters()), list(net.parameters())")
+
+
+BEFORE_BACKWARD = {
+    "an array": ("a = x.numpy()", "a *= 2"),
+    "a column of one": ("a = np.asarray(x)", "a[:, 1] = 0"),
+    "the array of a sample": ("v = x[1]", "v.numpy()[:] = 0"),
+    "arrays of samples": ("a = [s.numpy() for s in x]", "a[0][:] = 1; a[-1] *= 3"),
+    "the array of a view": ("a = x[:, 1:].numpy()", "a += 1"),
+    "its data": ("d = x.data", "d.mul_(2)"),
+    "the array of its data": ("a = x.data.numpy()", "a.clip(0, 1, out=a)"),
+    "targets": ("t = y.numpy()", "t *= 2"),
+    "a sample": ("v = x[1]", "v.mul_(2)"),
+}
+"""What the cell takes of a batch before the model's call, and what it writes there after it: PyTorch counts the last alone."""
+PASSES = {
+    "backward": "loss.backward()",
+    "autograd": "torch.autograd.backward(loss)",
+    "grad": "for p, g in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))): p.grad = g",
+}
+WRITTEN = """
+import numpy as np
+for x, y in loader:
+    {taken}
+    loss = F.mse_loss(model(x), y)
+    {written}
+    opt.zero_grad()
+    try:
+        {derived}
+    except RuntimeError as error:
+        seen.append("modified by an inplace operation" in str(error))
+    seen.append([None if p.grad is None else p.grad.tolist() for p in model.parameters()])
+    opt.step()
+"""
+
+
+@pytest.mark.parametrize("name", BEFORE_BACKWARD)
+@pytest.mark.parametrize("derived", PASSES.values(), ids=PASSES)
+def test_a_pass_goes_by_what_was_written_to_the_batch_since(ranks, name, derived):
+    taken, written = BEFORE_BACKWARD[name]
+    assert_as_in_one_process(ranks, WRITTEN.format(taken=taken, written=written, derived=derived), world_sizes=(2,), state="seen")

@@ -172,7 +172,8 @@ class GlobalView:
         return original(*args, **kwargs)
 
     def in_pass(self) -> AbstractContextManager[None]:
-        """Return what a backward pass runs within."""
+        """Return what a backward pass runs within, that begins now."""
+        self._rules.take_back_lent()
         return read_gradients_followed(self._rules) if self._rules.read_gradients else nullcontext()
 
     def register_hook(self, original: Callable[..., Any], tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:

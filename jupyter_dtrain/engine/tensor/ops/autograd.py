@@ -121,6 +121,7 @@ def backward(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run ``torch.autograd.grad``: gradients of shards are shards; what each rank adds to those of whole tensors is a part of a sum."""
     names = ("outputs", "inputs", "grad_outputs")
+    rules.take_back_lent()
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     outputs, inputs = _sequence(given.pop("outputs")), _sequence(given.pop("inputs"))
     starts = given.pop("grad_outputs", None)

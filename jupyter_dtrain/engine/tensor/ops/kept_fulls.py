@@ -9,6 +9,7 @@ nothing says: where the cell has had one, or a sample that it may have had one o
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ class KeptFulls:
     """What is kept of the global tensors that the cell has read."""
 
     viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
+    lent: list[weakref.ref[GlobalTensor]] = field(default_factory=list)  # of whose wholes the cell has arrays, or views
     is_first: bool = False  # of the ranks
     transforms: int = 0  # of torch.func that are under way, one in another
 
@@ -74,14 +76,24 @@ class KeptFulls:
                 return None
             return version_of(tensor)
 
-    @staticmethod
-    def lend(result: Any, operands: Any) -> None:
+    def lend(self, result: Any, operands: Any) -> None:
         """Note of which of `operands` the cell has got a view, or several."""
         view = result[0] if isinstance(result, tuple | list) and result else result
         if isinstance(view, torch.Tensor):
             for root in map(root_of, globals_in(operands)):
                 if root._state.full is not None and have_one_memory(view, root._state.full.tensor):
-                    root._state.is_lent = True
+                    self.note_lent(root)
+
+    def note_lent(self, root: GlobalTensor) -> None:
+        """Note that the cell may write into the whole of `root` uncounted."""
+        root._state.is_lent = True
+        self.lent = [*(other for other in self.lent if other() is not None and other() is not root), weakref.ref(root)]
+
+    def take_back_lent(self) -> None:
+        """Take back what the cell has written into all that it has: a backward pass goes by what batches are then, ``x.numpy()[:] = 0``."""
+        for root in [other() for other in self.lent]:
+            if root is not None:
+                self.take_back(root, by_array=True)
 
     @staticmethod
     def trace(result: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -17,7 +17,7 @@ def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     """Read values: what is asked for needs the whole tensor."""
     if args and isinstance(args[0], GlobalTensor) and func in _LENDING:
         result = rules.on_wholes(func, args, kwargs)
-        root_of(args[0])._state.is_lent = True
+        rules.note_lent(root_of(args[0]))
         return result
     return rules.on_wholes(func, args, kwargs)
 
