@@ -57,6 +57,14 @@ class SavedParameters:
         if storage is not None:
             self._by_storage.pop(storage, None)
 
+    def _of_memory(self, tensor: torch.Tensor) -> ParameterShard | None:
+        storage = tensor.untyped_storage()._cdata
+        shard = self._by_storage.get(storage)
+        if shard is None or (shard.full is not None and shard.full.untyped_storage()._cdata == storage):
+            return shard
+        del self._by_storage[storage]  # the parameter has got other memory since, and `tensor` the address of what it had
+        return None
+
     def followed(self) -> saved_tensors_hooks:
         """Return what graphs are made within."""
         return saved_tensors_hooks(self._pack, self._unpack)
@@ -70,7 +78,7 @@ class SavedParameters:
         with quiet():
             if tensor.layout != torch.strided or tensor.is_inference():
                 return tensor
-            shard = self._by_storage.get(tensor.untyped_storage()._cdata)
+            shard = self._of_memory(tensor)
             if shard is None:
                 # Without its graph. What a node keeps of its own result would hold that node for ever, where no pass comes to it; and a
                 # leaf that the model has made and nobody holds is known by that (:mod:`...backward.graph`).
