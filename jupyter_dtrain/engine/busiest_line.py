@@ -28,9 +28,10 @@ class BusiestLine:
     def look(self) -> None:
         """Note the innermost of the user's lines that is running now."""
         frame: FrameType | None = sys._current_frames().get(self._thread)
-        while frame is not None and not is_users(frame.f_code.co_filename):
+        # The thread goes on meanwhile: Python 3.11 was seen to give something else than a frame for one that had just ended.
+        while isinstance(frame, FrameType) and not is_users(frame.f_code.co_filename):
             frame = frame.f_back
-        if frame is not None and frame.f_lineno:
+        if isinstance(frame, FrameType) and frame.f_lineno:
             self._seen[frame.f_code.co_filename, frame.f_lineno] += 1
 
     def found(self) -> tuple[str, int]:

@@ -65,7 +65,7 @@ def standing(rank: int) -> Standing | None:
     """Return the user's line that the main thread is in, line 0 at the end of the cell; ``None`` elsewhere. Called on another thread."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     waiting = False
-    while frame is not None:
+    while isinstance(frame, FrameType):  # see `BusiestLine`
         name = frame.f_code.co_filename
         if is_users(name):
             return Standing(rank=rank, filename=name, line=frame.f_lineno, function=frame.f_code.co_name, waiting=waiting)
