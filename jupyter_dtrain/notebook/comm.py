@@ -167,15 +167,13 @@ class Telemetry:
     def _has_work(self) -> bool:
         if self._closed.is_set():
             return True
-        return any(listener.is_new for listener in self._listeners) or (self._has_news and bool(self._listeners))
+        return self._has_news or any(listener.is_new for listener in self._listeners)
 
     def _serve_once(self) -> bool:
         """Send a batch to those who listen, and a snapshot to those who are new; return False if the source failed."""
         with self._condition:
             listeners = list(self._listeners)
             self._has_news = False
-        if not listeners:
-            return True
         new, views = [listener for listener in listeners if listener.is_new], self.views
         try:
             # In this order: the snapshot has what was drained, so a new listener misses nothing and gets nothing twice.

@@ -35,12 +35,16 @@ def orders_to(handler: Callable[[Order], None]) -> None:
     """
     from IPython import get_ipython
 
-    def handle(_stream: Any, _ident: Any, message: dict[str, Any]) -> None:
+    kernel = get_ipython().kernel
+
+    def handle(stream: Any, ident: Any, message: dict[str, Any]) -> None:
+        # ipyparallel's client keeps a request until it is answered.
+        kernel.session.send(stream, f"{CONTROL_MESSAGE}_reply", {"status": "ok"}, ident=ident, parent=message)
         order = parse(message["content"])
         if isinstance(order, Order):
             handler(order)
 
-    get_ipython().kernel.control_handlers[CONTROL_MESSAGE] = handle
+    kernel.control_handlers[CONTROL_MESSAGE] = handle
 
 
 @contextlib.contextmanager
