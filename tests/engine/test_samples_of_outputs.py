@@ -43,6 +43,9 @@ UNTOLD = {
     "without gradients": "with torch.no_grad(): f.mul_(2); other.add_(1)",
     "by its data": "f.data.mul_(2); other.data.add_(1)",
     "detached": "f.detach().mul_(2); seen.append(sample.tolist()); other.detach().add_(1)",
+    "without gradients or a rule": "with torch.no_grad(): f.arctan_(); other.arctan_()",
+    "samples, without gradients": "with torch.no_grad(): f[1] = 0; f.T[0, 1] = 7; f.data[0] = 1.0",
+    "detached, without a rule": "f.detach().arctan_(); f.detach()[2, 1] = 4.0; torch.add(f.detach(), 1, out=f.detach())",
     "the sample, detached": "sample.detach().mul_(2); f.detach()[:, 1].zero_()",
 }
 CELLS = [(sample, other, name, write) for sample, other in itertools.product(SAMPLES, OTHERS) for name, write in (WRITES | UNTOLD).items()]

@@ -236,6 +236,7 @@ class Rules(KeptFulls):
             tensor.copy_(self.part_of(changed, tensor.placement))
         if kept is not None and have_one_memory(kept.tensor, changed):
             self.keep_on(root)
+        self.bring_up_to_date()
 
 
 def _is_one_sample(func: Any, args: tuple[Any, ...]) -> bool:
