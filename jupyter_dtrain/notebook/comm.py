@@ -176,7 +176,8 @@ class Telemetry:
             self._has_news = False
         new, views = [listener for listener in listeners if listener.is_new], self.views
         try:
-            # In this order: the snapshot has what was drained, so a new listener misses nothing and gets nothing twice.
+            # In this order: the snapshot has what was drained, so a new listener misses nothing and gets nothing twice. Where nobody
+            # listens it is drained all the same, and gone: it would be kept for as long as the kernel lives.
             self._send([listener for listener in listeners if not listener.is_new], views.drain())
             if new:
                 self._send(new, [views.snapshot()])
