@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from ..system.interpreter import collection_paused
 from . import promotion
 from .process_tree import PR_SET_PDEATHSIG, prctl
 from .template_line import KERNEL, LINE, REPLIES
@@ -63,13 +64,14 @@ def _uninterrupted() -> Iterator[None]:
 def main() -> None:
     """Import the modules named on the command line, then be forked, until the input ends."""
     guard = os.getppid()
-    # The debugger too: each engine imports it as it starts, and would do nothing that takes longer.
-    import ipykernel.debugger  # noqa: F401
-    import ipyparallel.engine.app  # noqa: F401
+    with collection_paused():  # an eighth of the time that the imports take
+        # The debugger too: each engine imports it as it starts, and would do nothing that takes longer.
+        import ipykernel.debugger  # noqa: F401
+        import ipyparallel.engine.app  # noqa: F401
 
-    from . import engine_app
+        from . import engine_app
 
-    warm_up(sys.argv[1:])
+        warm_up(sys.argv[1:])
     gc.collect()
     gc.freeze()  # or the first collection of each engine would write to every page that they share
     outlives = promotion.may_outlive_guard()
