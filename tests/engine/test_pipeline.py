@@ -169,6 +169,13 @@ def test_each_rank_has_its_stage_alone(ranks):
     assert all(bool(one) != bool(other) for one, other in zip(*(of_rank["parameters"] for of_rank in found), strict=True))
 
 
+def test_gradients_that_are_kept_and_added_to_are_read_by_all_ranks(ranks):
+    """What a rank has read of one is old as soon as the rank of the stage adds to it."""
+    read = "kept = kept or [p.grad for p in model.parameters()]\n        losses.append([g.norm().item() for g in kept])\n"
+    cell = "kept = []\n" + LOOP.replace("zero_grad()", "zero_grad(set_to_none=False)") + f"        {read}"
+    check(ranks, 2, MODELS["MLP"], cell)
+
+
 def test_gradients_that_are_asked_for_too_late_are_an_error(ranks):
     cell = LOOP + "torch.autograd.grad(model(X[:16]).sum() + model(x).sum(), list(model.parameters()))\n"
     with pytest.raises(RankError, match=r"has handed activations on from stage to stage, and `torch\.autograd\.grad` goes another way"):

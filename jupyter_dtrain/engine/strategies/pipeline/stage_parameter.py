@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...tensor.placement_types import GlobalTensor, Shard, from_local
+from ...tensor.placement_types import GlobalTensor, Shard, from_local, to_local
 from ..zero3.parameter_shard import ParameterShard
 from ..zero3.sharded_rows import SharedRows, quiet
 
@@ -39,6 +39,15 @@ class StageParameter(ParameterShard):
                 zeros = torch.zeros((1, *self.shape[1:]), dtype=self.dtype)
                 self._gradient_view = from_local(zeros, Shard(0, self.shares[self.rank]))
         return super().read_gradient()
+
+    def add_gradient(self, rows: torch.Tensor) -> None:
+        """Add to the rows of the gradient."""
+        seen = self._gradient_view
+        super().add_gradient(rows)
+        if seen is not None and not self.is_here:
+            # All ranks are to know that what they have read of it is old, or some would read it again and others not.
+            with quiet(), torch.no_grad():
+                to_local(seen).zero_()
 
     def set_gradient(self, value: torch.Tensor | None) -> None:
         """Let ``parameter.grad`` be `value`."""
