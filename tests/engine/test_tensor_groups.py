@@ -109,10 +109,12 @@ GRADIENTS = [
     "for p in model.parameters(): p.grad.data.clamp_(-0.01, 0.01); p.grad *= 2\noptimizer.step()\n",
     "kept = [p.grad for p in model.parameters()]\noptimizer.zero_grad()\nmodel(x).sum().backward()\nlosses += [g.sum() for g in kept]\n",
     "losses.append((x.sum() * model[2].weight.grad.mean()).item())\nlosses += [len(p.grad) for p in model.parameters()]\n",
+    # Of five rows the third rank has two, and the others one.
+    "w = nn.Linear(x.shape[-1], 5).weight\nF.linear(x, w).sum().backward()\nnn.utils.clip_grad_value_([w], 0.1)\nlosses.append(w.grad)\n",
 ]
 
 
-@pytest.mark.parametrize("cell", some([(GRADIENTS[0],), (GRADIENTS[3],)], GRADIENTS))
+@pytest.mark.parametrize("cell", some([(GRADIENTS[0],), (GRADIENTS[3],), (GRADIENTS[-1],)], GRADIENTS))
 def test_gradients_are_those_of_one_process_whatever_is_computed_of_them(ranks, cell):
     check(ranks, MODELS["MLP"], LOOP + cell, STATE + ", [p.grad for p in model.parameters()]")
 

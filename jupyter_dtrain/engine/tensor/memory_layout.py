@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..comm.batch_ranks import memory_of
 from ..comm.collectives import all_gather_object
 from ..timing import COMMUNICATION, Counted
 from .placement_types import Shard
@@ -68,7 +69,8 @@ def blank_whole(part: torch.Tensor, placement: Shard, *, with_gaps: bool = False
     sizes, like = placement.share.sizes, part
     if part.dim() > 1 and sizes and min(sizes) < 2 <= max(sizes):  # along a dim of size 1 a stride may be anything, and says nothing
         with Counted(COMMUNICATION):
-            shape, strides = all_gather_object((tuple(part.shape), part.stride()))[sizes.index(max(sizes))]
+            of_ranks = all_gather_object((tuple(part.shape), part.stride()), memory_of(len(sizes)))  # rows of parameters are on all ranks
+            shape, strides = of_ranks[sizes.index(max(sizes))]
         like = torch.empty_strided(shape, strides, dtype=part.dtype, device="meta")
     return blank_like(like, placement.dim, placement.total, with_gaps=with_gaps, device=part.device)
 
