@@ -74,14 +74,14 @@ class ShardedSteps:
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def _step(self, original: Step, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        shards = self._shards_of(optimizer)
-        if not shards or not self._is_by_number(optimizer):
+        if not self._shards_of(optimizer) or not self._is_by_number(optimizer):
             return original(optimizer, closure)
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         self._store.sync()
+        shards = self._shards_of(optimizer)  # without those that are whole now, as something else has their memory
         if self._store.writes.any_says(self._is_held(optimizer)):
             strategy, kind = self._store.strategy, type(optimizer).__name__
             self._say(f"`--strategy {strategy}` shards nothing of what `{kind}` keeps while the cell holds some of it.")
