@@ -40,7 +40,7 @@ def blocks_in(model: nn.Module) -> list[nn.Module]:
 
 def _has_layers(module: nn.Module) -> bool:
     is_called = not isinstance(module, nn.ModuleList | nn.ModuleDict)
-    return is_called and bool(module._modules) and next(module.parameters(), None) is not None
+    return is_called and bool(module._modules) and next(iter(module.parameters()), None) is not None
 
 
 def atoms_of(module: nn.Module) -> list[nn.Module]:

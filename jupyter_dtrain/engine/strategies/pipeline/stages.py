@@ -86,7 +86,7 @@ class StageStore(ParameterStore):
                 self._shard(new)
         for atom in atoms_of(module):
             if self._stages.get(atom) is None:
-                stage = -1 if next(atom.parameters(), None) is None else self._stage(atom)
+                stage = -1 if next(iter(atom.parameters()), None) is None else self._stage(atom)
                 if stage is not None:
                     self._stages.set(atom, stage)
         self._find_units(module)

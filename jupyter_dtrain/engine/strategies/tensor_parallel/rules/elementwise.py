@@ -22,7 +22,7 @@ _ACTIVATIONS = "transformers.activations"
 def is_elementwise(what: object) -> bool:
     """Return whether a module or a function is known to compute each number by itself. Dropout draws for all of them."""
     if isinstance(what, nn.Module):
-        if "forward" in vars(what) or next(what.parameters(), None) is not None:
+        if "forward" in vars(what) or next(iter(what.parameters()), None) is not None:
             return False
         return type(what) in _MODULES or type(what).__module__ == _ACTIVATIONS
     return any(what is function for function in _FUNCTIONS)
