@@ -30,4 +30,4 @@ def is_transposed(module: nn.Module) -> bool:
 
 def is_value(given: Any, size: int) -> bool:
     """Return whether `given` is what a linear layer of so many columns may be given."""
-    return type(given) in (torch.Tensor, nn.Parameter) and given.dim() > 0 and given.shape[-1] == size
+    return type(given) in (torch.Tensor, nn.Parameter) and not given.is_nested and given.dim() > 0 and given.shape[-1] == size

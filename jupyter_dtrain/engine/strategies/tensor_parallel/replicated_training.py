@@ -107,6 +107,8 @@ def _probe(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     total, size = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
     for index, tensor in enumerate(tensors, 1):
         size += index * tensor.numel()
+        if tensor.is_nested:
+            tensor = tensor.values()
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type == "meta":
             continue
         flat = tensor.reshape(-1)[:: max(1, tensor.numel() // _NUM_SAMPLES)].cpu()
