@@ -35,8 +35,11 @@ def run_connected(
     compare: str,
     connect: Callable[[DataParallelTraining, SharedMemory], ShardedTraining],
     kind: type[DataParallelTraining] = DataParallelTraining,
+    output: io.StringIO | None = None,
 ) -> tuple[Any, ShardedTraining | None]:
     """Run `setup` as it is and `cell` as the rank's part of a run that `connect` connects; plain on one rank, with no such.
+
+    What the cell prints is in `output` afterwards.
 
     Returns
     -------
@@ -49,7 +52,7 @@ def run_connected(
         seed(0)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     run_cell(setup, "setup", namespace)
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO() if output is None else output):
         if run.world_size == 1:
             run_cell(cell, "cell", namespace)
             return eval(compare, namespace), None

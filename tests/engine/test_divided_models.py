@@ -1,0 +1,94 @@
+"""Strategies that divide models, with all parameters divided: cells come to what one process comes to, or are refused in a sentence.
+
+Everyday cells of many shapes, what sets parameters before a step, and the corpus, each under `zero3`, `pipeline`, `tensor`, and meshes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import product
+from math import prod
+from typing import Any
+
+import pytest
+
+from tests.engine.divided_cells import STRATEGIES, run_divided_cell
+from tests.engine.everyday_cells import CELLS as EVERYDAY
+from tests.engine.everyday_cells import LOOP, MLP, OPTIMIZERS, SET_BEFORE_STEPS, STATE, in_step
+from tests.engine.ranks import RankError
+from tests.notebook.corpus_cells import CELLS, TOLERANCE, apart, text_apart
+
+EACH_TIME = [
+    ("freezing between epochs", "zero3 3"),
+    ("jagged batches", "tensor 2"),
+    ("kept gradients that are added to", "pipeline 2"),
+    ("nested batches", "tensor 2"),
+    ("parameters() is a list", "pipeline 2"),
+]
+
+
+def check(ranks, strategy: str, setup: str, cell: str, compare: str, *, tolerance: float = TOLERANCE) -> int:
+    """Check that the ranks come to what one process comes to; return how many parameters were divided at the end."""
+    (one,) = ranks.call(1, run_divided_cell, strategy, setup, cell, compare)
+    found = ranks.call(prod(STRATEGIES[strategy].values()), run_divided_cell, strategy, setup, cell, compare)
+    for of_rank in found:
+        assert apart(one["compared"], of_rank["compared"], tolerance) is None
+    assert text_apart(one["printed"], found[0]["printed"], tolerance) is None
+    divided: int = found[0]["divided"]
+    return divided
+
+
+def marked(all_of_them: Iterable[tuple[str, ...]], short: Sequence[tuple[str, ...]]) -> list[Any]:
+    return [pytest.param(*one, marks=() if one in short else pytest.mark.long) for one in all_of_them]
+
+
+@pytest.mark.parametrize(("name", "strategy"), marked(product(EVERYDAY, STRATEGIES), EACH_TIME))
+def test_everyday_cells(ranks, name, strategy):
+    divided = check(ranks, strategy, *EVERYDAY[name])
+    assert divided or name == "compiled"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_models_of_another_type_are_refused_in_a_sentence(ranks, strategy):
+    cell = LOOP + "model.bfloat16(); losses.append(model.eval()(X.bfloat16()).argmax(1)); model.double()\n"
+    with pytest.raises(RankError, match=r"`data` was set to a tensor of another shape, type or device\. Take `--strategy auto`\."):
+        ranks.call(prod(STRATEGIES[strategy].values()), run_divided_cell, strategy, MLP, cell, STATE)
+
+
+@pytest.mark.parametrize(
+    ("lines", "optimizer", "strategy"),
+    marked(product(SET_BEFORE_STEPS, OPTIMIZERS, STRATEGIES), [("one", OPTIMIZERS[1], "zero3 2"), ("one", OPTIMIZERS[0], "pipeline 2")]),
+)
+def test_parameters_that_are_set_before_a_step(ranks, lines, optimizer, strategy):
+    """What stays whole from there on is stepped on whole in that very step."""
+    check(ranks, strategy, f"{MLP}optimizer = torch.optim.{optimizer}\n", in_step(SET_BEFORE_STEPS[lines]), STATE)
+
+
+# fmt: off
+NO_ENGINES = {
+    "batches_by_generator", "data_sets_that_remember", "domain_adversarial", "draws_by_name", "held_functions", "imported_names",
+    "label_missing_late", "lazy_and_saved", "modules_beside", "patched_libraries", "ranking_multilabel", "running_statistics",
+    "shared_memory", "sklearn_metrics",
+}
+# fmt: on
+"""These need an engine: what pickles classes of the notebook, begins anew, or is imported; `tests/notebook/test_corpus.py` has them."""
+REFUSED = {
+    ("gradients_with_a_graph", "tensor 2"): "The loss is computed from gradients",
+    ("own_backward", "tensor 2"): "The loss is computed from gradients",
+}
+CORPUS = [cell for cell in CELLS if cell.name not in NO_ENGINES]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("cell", CORPUS, ids=lambda cell: cell.name)
+def test_the_corpus(ranks, tmp_path, cell, strategy):
+    """Each cell, on the numbers of ranks of each way."""
+    setup = f"import os as _os, tempfile as _temp; _os.chdir(_temp.mkdtemp(dir={str(tmp_path)!r}))\n{cell.setup}"
+    said = REFUSED.get((cell.name, strategy))
+    if said is None:
+        check(ranks, strategy, setup, cell.cell, cell.compare, tolerance=cell.tolerance)
+        return
+    with pytest.raises(RankError, match=said):
+        ranks.call(prod(STRATEGIES[strategy].values()), run_divided_cell, strategy, setup, cell.cell, cell.compare)
