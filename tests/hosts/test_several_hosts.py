@@ -96,56 +96,22 @@ def running(notebook, lab):
     return partial(begin, notebook, lab)
 
 
-@pytest.mark.parametrize("hosts", one_of(2, ["h1:2,h2:2", "h1:1,h2:1"]))
-def test_a_cell_comes_to_the_same(notebook, expected, hosts):
-    notebook.run(SETUP)
-    notebook.run(f"%%distribute --hosts {hosts}\n{SHORT}")
-    assert notebook.value("where") == "h1"
-    assert_same(notebook, expected[0])
+# What stops engines or loses hosts comes first: those that are started afterwards serve all other tests, and those of the next files.
 
 
-def test_the_engines_are_told_by_host(notebook):
-    shown = notebook.run("%distribute status").stdout
-    assert "h1" in shown
-    assert "h2" in shown
-
-
-def test_a_tensor_goes_to_each_host_once(notebook, lab):
-    """Both engines of h2 have it from one copy, and a rerun sends nothing."""
-    notebook.run("%distribute start --hosts h1:1,h2:2")
-    notebook.run("big = torch.randn(2_000_000)\nsame = big.sum().item()")
-    size, received = 16e6, []
-    for _ in range(2):
-        before = lab[2].bytes()[1]
-        notebook.run("%%distribute --replicate\ntotal = big.sum().item()")
-        received.append(lab[2].bytes()[1] - before)
-        assert notebook.value("total") == pytest.approx(notebook.value("same"), abs=1e-9)
-    assert size < received[0] < 1.02 * size
-    assert received[1] < 1e5
-
-
-def test_a_large_result_comes_home_once(notebook, lab):
-    before = lab[0].bytes()[1]
-    notebook.run("%%distribute --replicate\ndouble = big * 2")
-    assert (notebook.value("double.sum().item()") - 2 * notebook.value("same")) == pytest.approx(0, abs=1e-9)
-    assert lab[0].bytes()[1] - before < 1.03 * 16e6
-
-
-@pytest.mark.long
-def test_a_cable_that_is_out_for_a_moment_restarts_nothing_and_a_killed_engine_is_replaced_on_its_host(notebook, lab, running, expected):
-    cell, pids = running("h1:1,h2:1")
-    lab[2].unplug()
-    time.sleep(3)
-    lab[2].plug()
-    notebook.wait_for_stdout(cell, "epoch 4")
-    assert not any("Lost" in notice for notice in cell.notices)
-    lab[2].run(["kill", "-9", pids[1]])
-    notebook.finish(cell)
-    assert cell.ok, cell.traceback
-    assert [notice for notice in cell.notices if "Lost rank 1 (its process has ended)" in notice]
-    assert hosts_of(notebook) == ["h1", "h2"]
-    assert_same(notebook, expected[1])
-    assert steps_logged(lab[1]) == list(range(1, 61))  # a file of rank 0's host: each step once
+def test_nothing_is_left_when_the_kernel_is_killed(notebook, lab):
+    notebook.run("%distribute stop")
+    before = lab[0].processes()
+    with opened(lab, "/root/killed") as own:
+        # Where the notebook's host has little shared memory, buffers lie in a folder of its own, on all hosts.
+        own.run("from jupyter_dtrain.cluster import folders\nfolders._roomy_shared_memory = lambda: None")
+        begin(own, lab, "h1:1,h2:1")
+        own.process_in_host.kill()
+        waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and lab[0].processes() == before)
+    for host in lab.up:
+        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), host.run(
+            ["sh", "-c", "hostname; ps ax; ls -lR /tmp/jup*; cat /tmp/jup*/*.log; cat /tmp/jup*/owner; true"]
+        )
 
 
 def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(notebook, lab, running, expected):
@@ -170,6 +136,74 @@ def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(n
     assert steps_logged(lab[1]) == list(range(1, 61))
 
 
+def test_what_is_left_runs_the_next_cell(notebook, expected):
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute\n{SHORT}")
+    assert_same(notebook, expected[0])
+
+
+@pytest.mark.parametrize("hosts", one_of(2, ["h1:2,h2:2", "h1:1,h2:1"]))
+def test_a_cell_comes_to_the_same(notebook, expected, hosts):
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute --hosts {hosts}\n{SHORT}")
+    assert notebook.value("where") == "h1"
+    assert_same(notebook, expected[0])
+
+
+def test_the_engines_are_told_by_host(notebook):
+    shown = notebook.run("%distribute status").stdout
+    assert "h1" in shown
+    assert "h2" in shown
+
+
+def test_a_tensor_goes_to_each_host_once(notebook, lab):
+    """Both engines of h2 have it from one copy, and a rerun sends nothing."""
+    notebook.run("%distribute start --hosts h1:2,h2:2")
+    notebook.run("big = torch.randn(2_000_000)\nsame = big.sum().item()")
+    size, received = 16e6, []
+    for _ in range(2):
+        before = lab[2].bytes()[1]
+        notebook.run("%%distribute --replicate\ntotal = big.sum().item()")
+        received.append(lab[2].bytes()[1] - before)
+        assert notebook.value("total") == pytest.approx(notebook.value("same"), abs=1e-9)
+    assert size < received[0] < 1.02 * size
+    assert received[1] < 1e5
+
+
+def test_a_large_result_comes_home_once(notebook, lab):
+    before = lab[0].bytes()[1]
+    notebook.run("%%distribute --replicate\ndouble = big * 2")
+    assert (notebook.value("double.sum().item()") - 2 * notebook.value("same")) == pytest.approx(0, abs=1e-9)
+    assert lab[0].bytes()[1] - before < 1.03 * 16e6
+
+
+def test_only_what_asks_for_a_key_listens_beyond_its_host(notebook, lab):
+    """Engines listen for gloo at their host's own address; the rest is SSH's, the controller's and the store's."""
+    notebook.run("%distribute start --hosts h1:2,h2:2")
+    for host in lab.up[:3]:
+        lines = [line.split() for line in host.run(["ss", "-Hltn"]).splitlines()]
+        addresses = {words[3].rpartition(":")[0] for words in lines}
+        assert addresses <= {"127.0.0.1", host.address}, addresses
+    assert notebook.value(f"{SESSION}.get().cluster.client.curve_serverkey is not None")
+
+
+@pytest.mark.long
+def test_a_cable_that_is_out_for_a_moment_restarts_nothing_and_a_killed_engine_is_replaced_on_its_host(notebook, lab, running, expected):
+    cell, pids = running("h1:1,h2:1")
+    lab[2].unplug()
+    time.sleep(3)
+    lab[2].plug()
+    notebook.wait_for_stdout(cell, "epoch 4")
+    assert not any("Lost" in notice for notice in cell.notices)
+    lab[2].run(["kill", "-9", pids[1]])
+    notebook.finish(cell)
+    assert cell.ok, cell.traceback
+    assert [notice for notice in cell.notices if "Lost rank 1 (its process has ended)" in notice]
+    assert hosts_of(notebook) == ["h1", "h2"]
+    assert_same(notebook, expected[1])
+    assert steps_logged(lab[1]) == list(range(1, 61))  # a file of rank 0's host: each step once
+
+
 @pytest.mark.long
 def test_an_interrupt_stops_all_hosts_after_a_step(notebook, running, expected):
     cell, pids = running("h1:1,h2:1")
@@ -180,16 +214,6 @@ def test_an_interrupt_stops_all_hosts_after_a_step(notebook, running, expected):
     assert 18 <= len(losses) < 60
     assert losses == pytest.approx(expected[1][1][: len(losses)], abs=1e-9)
     assert notebook.engines() == pids
-
-
-def test_only_what_asks_for_a_key_listens_beyond_its_host(notebook, lab):
-    """Engines listen for gloo at their host's own address; the rest is SSH's, the controller's and the store's."""
-    notebook.run("%distribute start --hosts h1:1,h2:1")
-    for host in lab.up[:3]:
-        lines = [line.split() for line in host.run(["ss", "-Hltn"]).splitlines()]
-        addresses = {words[3].rpartition(":")[0] for words in lines}
-        assert addresses <= {"127.0.0.1", host.address}, addresses
-    assert notebook.value(f"{SESSION}.get().cluster.client.curve_serverkey is not None")
 
 
 @pytest.mark.long
@@ -266,12 +290,6 @@ def test_rank_0_may_be_on_the_notebooks_own_host(notebook, expected):
     assert_same(notebook, expected[0])
 
 
-def test_what_is_left_runs_the_next_cell(notebook, expected):
-    notebook.run(SETUP)
-    notebook.run(f"%%distribute\n{SHORT}")
-    assert_same(notebook, expected[0])
-
-
 @pytest.mark.long
 def test_the_host_of_rank_0_is_switched_off(notebook, lab, running, expected):
     cell, _ = running("h3:1,h1:1")
@@ -285,18 +303,3 @@ def test_the_host_of_rank_0_is_switched_off(notebook, lab, running, expected):
     assert "the host h3 is lost, and with it the files that the cell has written there" in " ".join(cell.notices)
     assert notebook.value("where") == "h1"
     assert_same(notebook, expected[1])
-
-
-def test_nothing_is_left_when_the_kernel_is_killed(notebook, lab):
-    notebook.run("%distribute stop")
-    before = lab[0].processes()
-    with opened(lab, "/root/killed") as own:
-        # Where the notebook's host has little shared memory, buffers lie in a folder of its own, on all hosts.
-        own.run("from jupyter_dtrain.cluster import folders\nfolders._roomy_shared_memory = lambda: None")
-        begin(own, lab, "h1:1,h2:1")
-        own.process_in_host.kill()
-        waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and lab[0].processes() == before)
-    for host in lab.up:
-        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), host.run(
-            ["sh", "-c", "hostname; ps ax; ls -lR /tmp/jup*; cat /tmp/jup*/*.log; cat /tmp/jup*/owner; true"]
-        )

@@ -76,21 +76,21 @@ def test_what_the_cell_reads_of_the_optimizer_is_whole(notebook):
     assert {kept.item() for kept in notebook.value("[kept['step'] for kept in optimizer.state.values()]")} == {24.0}
 
 
-@pytest.mark.parametrize(("rank", "broken"), [(0, 8), (2, 14)])
+@pytest.mark.parametrize(("rank", "broken"), [(0, 8), (3, 14)])
 def test_after_an_error_of_one_rank_the_state_of_all_is_there(notebook, rank, broken):
-    """Rank 2 is on the second host, and has the broken sample: the others have not met with the error. Or rank 0 has it."""
+    """Rank 3 is on the second host, and has the broken sample: the others have not met with the error. Or rank 0 has it."""
     check_after_error_of_one_rank(notebook, "zero1", broken)
 
 
 def check_after_error_of_one_rank(notebook, strategy, broken):
-    """Compare what an error leaves of a cell on three ranks with what it leaves of one process."""
+    """Compare what an error leaves of a cell on four ranks with what it leaves of one process."""
     cell = FAILING.format(broken=broken)
     notebook.run(WIDE + FRAGILE)
     notebook.fail(cell)
     expected = state(notebook)
     assert len(expected[0][1]) == 7
     notebook.run(WIDE + FRAGILE)
-    failed = notebook.fail(f"%%distribute --hosts h1:2,h2:1 --strategy {strategy}\n{cell}")
+    failed = notebook.fail(f"%%distribute --hosts h1:2,h2:2 --strategy {strategy}\n{cell}")
     assert failed.error == ("ValueError", "a broken sample")
     assert strategy not in failed.stderr + " ".join(failed.notices)
     assert_all_same(notebook, expected)
@@ -100,7 +100,7 @@ def test_after_an_error_of_all_the_state_is_there(notebook):
     notebook.run(WIDE + READING)
     expected = state(notebook)
     notebook.run(WIDE)
-    failed = notebook.fail(f"%%distribute --hosts h1:2,h2:1 --strategy zero1\n{READING}\n1 / 0")
+    failed = notebook.fail(f"%%distribute --hosts h1:2,h2:2 --strategy zero1\n{READING}\n1 / 0")
     assert failed.error[0] == "ZeroDivisionError"
     assert "zero1" not in failed.stderr + " ".join(failed.notices)
     assert_all_same(notebook, expected)

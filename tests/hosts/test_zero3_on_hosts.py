@@ -57,9 +57,9 @@ def test_what_the_cell_reads_is_whole(notebook):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("rank", "broken"), [(2, 14), (0, 8)])
+@pytest.mark.parametrize(("rank", "broken"), [(3, 14), (0, 8)])
 def test_after_an_error_of_one_rank_all_of_it_is_there(notebook, rank, broken):
-    """Rank 2 is on the second host, and has the broken sample: it has left when rank 0 reads its rows. Or rank 0 has it."""
+    """Rank 3 is on the second host, and has the broken sample: it has left when rank 0 reads its rows. Or rank 0 has it."""
     check_after_error_of_one_rank(notebook, "zero3", broken)
 
 
