@@ -253,6 +253,16 @@ def test_samples_are_augmented_as_on_one_process(name, world_size, ranks):
         assert comparable(rank["random"]) == comparable(expected["random"]), "numbers drawn afterwards"
 
 
+def test_a_batch_that_is_named_as_what_the_data_set_reads_of_itself_is_let_be(ranks):
+    """What the data set may change is looked for by names: the batch of the epoch before is found, and is no memory of others."""
+    setup = BASE + (
+        "class Named(Data):\n    x = 0.0\n    def __getitem__(self, i):\n        return super().__getitem__(i)[0] + self.x\n"
+        "loader = DataLoader(Named(11), batch_size=4); net = torch.nn.Linear(2, 1)"
+    )
+    cell = "for _ in range(2):\n    for x in loader:\n        net(x).sum().backward()"
+    assert [rank["notes"] for rank in ranks.call(2, run_notebook, setup, cell, "0", {"global_draws": True})] == [[], []]
+
+
 def test_each_rank_augments_its_own_samples_where_that_is_asked_for(ranks):
     setup = BASE + AUGMENTED + "loader = DataLoader(Augmented(12), batch_size=4)"
     found = ranks.call(2, run_notebook, setup, WALK, "batches, seen")

@@ -24,6 +24,7 @@ from ...analysis.code_objects import closed_over, names_in, original_code
 from ...serialization.python_reducers import attribute_holders
 from ...serialization.shared_tensors import is_in_shared_memory, shared_tensor
 from ...serialization.shared_values import is_shared_value
+from ..tensor.placement_types import GlobalTensor
 from ..user_frames import is_users, is_users_module
 from .fetch import has_rows
 from .method_names import MUTATING
@@ -198,8 +199,8 @@ def _changes_its_own(method: Any) -> bool:
 def _is_in_shared_memory(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return shared_tensor(value) is not None
-    if isinstance(value, torch.Tensor):
-        return is_in_shared_memory(value)
+    if isinstance(value, torch.Tensor):  # of a batch that the ranks share, named as what the data set reads of itself, too
+        return not isinstance(value, GlobalTensor) and is_in_shared_memory(value)
     return is_shared_value(value) or type(value).__module__.startswith("multiprocessing.")
 
 
