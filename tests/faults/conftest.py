@@ -27,12 +27,12 @@ def four(package_notebook):
     return Disturbed(package_notebook(), 4)
 
 
-@pytest.fixture(scope="package")
-def corpus_notebook(package_notebook):
-    """One that runs cells as tests/notebook/test_corpus.py does, on two engines."""
-    notebook = package_notebook()
-    notebook.run(f"{DRAW_WHEN_IMPORTED}%load_ext jupyter_dtrain\n%distribute start -n 2 --device cpu")
-    return notebook
+@pytest.fixture(scope="module")
+def corpus_notebook(two):
+    """One that runs cells as tests/notebook/test_corpus.py does, on two engines: of what the others have made it forgets all."""
+    with two.lent() as notebook:
+        notebook.run(f"{DRAW_WHEN_IMPORTED}%distribute start -n 2 --device cpu\n_names = {{*get_ipython().user_ns_hidden, 'sklearn'}}")
+        yield notebook
 
 
 @pytest.fixture

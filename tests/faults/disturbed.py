@@ -116,7 +116,9 @@ class Disturbed:
         notebook.run(IMPORTS + setup)
         notebook.run(f"%distribute start -n {engines} --device cpu")
         self.printed = self.go().stdout
-        self.expected = notebook.value(STATE)
+        # Both end with random numbers, which are to be the same ones.
+        both = f"(lambda drawn: ({ROUNDED}, torch.set_rng_state(drawn), {STATE}))(torch.get_rng_state())"
+        self.rounded, _, self.expected = notebook.value(both)
         batches = notebook.value("used")
         for epoch in range(6):
             assert sorted(index for batch in batches[epoch * 25 :][:25] for index in batch) == list(range(396))
@@ -124,8 +126,14 @@ class Disturbed:
     @contextlib.contextmanager
     def another(self, setup: str = SETUP, *, options: str = "") -> Iterator[Disturbed]:
         """Yield one of another setup, or other options, in the same notebook: this one's is as it was afterwards."""
+        with self.lent() as notebook:
+            yield Disturbed(notebook, self.engines, setup, options=options)
+
+    @contextlib.contextmanager
+    def lent(self) -> Iterator[Notebook]:
+        """Yield the notebook, for cells of others: another kernel and other engines would take seconds to start."""
         try:
-            yield Disturbed(self.notebook, self.engines, setup, options=options)
+            yield self.notebook
         finally:
             self.notebook.end_running()
             self.notebook.run(IMPORTS + self._setup)
@@ -164,11 +172,9 @@ class Disturbed:
     @contextlib.contextmanager
     def slow_until_all(self) -> Iterator[object]:
         """Let the cell be slow until all of its engines are there again, and yield what it comes to undisturbed."""
-        self.go()
-        expected = self.notebook.value(ROUNDED)
         (self.notebook.folder / "all").unlink(missing_ok=True)
         with self.notebook.changed(SLOW_UNTIL_ALL, AS_FAST):
-            yield expected
+            yield self.rounded
 
     def go_on_with_fewer(self, cell: Cell, killed: Iterable[int], *, left: int) -> None:
         """Kill engines, and see the cell make some steps on those that are left."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import one_of
-from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 
 SETUP = """
@@ -41,12 +40,12 @@ STATE = "(model.state_dict(), history, torch.rand(2))"
 
 
 @pytest.mark.parametrize("workers", one_of(2, [0, 1]))
-def test_a_slow_engine_gets_less_of_each_batch_and_the_result_is_the_same(new_notebook, workers):
-    notebook = new_notebook()
-    notebook.run(IMPORTS + SETUP.format(workers=workers))
-    notebook.run(TRAIN)
-    expected = notebook.value(STATE)
-    notebook.run(SETUP.format(workers=workers))
-    cell = notebook.run(f"%%distribute --engines 2 --device cpu --balance auto{TRAIN}")
-    assert "The engines are not equally fast: of each batch they take " in cell.stderr
-    assert difference(notebook.value(STATE), expected) is None
+def test_a_slow_engine_gets_less_of_each_batch_and_the_result_is_the_same(two, workers):
+    with two.lent() as notebook:
+        notebook.run(SETUP.format(workers=workers))
+        notebook.run(TRAIN)
+        expected = notebook.value(STATE)
+        notebook.run(SETUP.format(workers=workers))
+        cell = notebook.run(f"%%distribute --engines 2 --device cpu --balance auto{TRAIN}")
+        assert "The engines are not equally fast: of each batch they take " in cell.stderr
+        assert difference(notebook.value(STATE), expected) is None

@@ -60,7 +60,7 @@ NOT_YET = {
 
 def marks(name: str, index: int) -> list[pytest.MarkDecorator]:
     known = [pytest.mark.xfail(reason=NOT_YET[name], strict=False)] if name in NOT_YET else []  # not at each place of a kill
-    return known if index % 40 == 0 else [*known, pytest.mark.long]
+    return known if index % 80 == 0 else [*known, pytest.mark.long]
 
 
 SOME = [pytest.param(cell, index, marks=marks(cell.name, index), id=cell.name) for index, cell in enumerate(CELLS)]

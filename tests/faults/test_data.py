@@ -25,15 +25,15 @@ STATE = "(used, losses, [p.detach() for p in model.parameters()])"
 
 
 @pytest.fixture(scope="module")
-def table(module_notebook):
+def table(two):
     """A notebook with a table, and what training on it comes to in one process."""
-    notebook = module_notebook()
-    notebook.run(IMPORTS + TABLE + PACED)
-    notebook.run(f"make()\nloader = {LOADER}\n{TRAIN}")
-    expected = notebook.value(STATE)
-    for epoch in range(2):
-        assert sorted(row for batch in expected[0][14 * epoch :][:14] for row in batch) == list(range(633))
-    return notebook, expected
+    with two.lent() as notebook:
+        notebook.run(TABLE + PACED)
+        notebook.run(f"make()\nloader = {LOADER}\n{TRAIN}")
+        expected = notebook.value(STATE)
+        for epoch in range(2):
+            assert sorted(row for batch in expected[0][14 * epoch :][:14] for row in batch) == list(range(633))
+        yield notebook, expected
 
 
 def lose_an_engine(notebook, cell_text, at_step):
@@ -91,7 +91,7 @@ def test_resumed_twice_in_an_epoch_on_other_numbers_of_engines(table, new_notebo
     notebook.run(f"make()\nevery = {every}\nloader = {LOADER}")
     cell = notebook.start(f"%%distribute --engines {sizes[0]} --checkpoint-every {every} --name {name}\n{CELL}")
     for stop, engines in enumerate(sizes[1:], 1):
-        checkpoint = f"dtrain-runs/*/checkpoints/step-{stop * every:06}"
+        checkpoint = f"dtrain-runs/*{name}*/checkpoints/step-{stop * every:06}"
         stopped = lambda cell=cell, pattern=checkpoint: not cell.running or list(table[0].folder.glob(pattern))  # noqa: E731
         notebook.wait(stopped, "a checkpoint", cell)
         assert cell.running, cell

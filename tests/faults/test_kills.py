@@ -396,19 +396,20 @@ def pace():
 
 
 @pytest.fixture(scope="module")
-def stopped(module_notebook):
-    """A notebook with the folder of a run of two engines that was stopped behind a checkpoint, and what it would have come to."""
-    notebook = module_notebook()
-    notebook.run(IMPORTS + SETUP + OTHERS)
-    notebook.run("pace = lambda: None\n" + ELSEWHERE)
-    expected = notebook.value("([p.detach() for p in net.parameters()], losses, used)")
-    notebook.run(SETUP + OTHERS + SLOW_BEHIND_THE_CHECKPOINT)
-    cell = notebook.start(f"%%distribute --engines 2 --checkpoint-every 60 --name stopped{ELSEWHERE}")
-    checkpoint = lambda: list(notebook.folder.glob("dtrain-runs/*/checkpoints/step-000060"))  # noqa: E731
-    notebook.wait(lambda: checkpoint() or not cell.running, "a checkpoint", cell)
-    notebook.interrupt()
-    notebook.finish(cell)
-    assert "Interrupted" in cell.stderr
+def stopped(two):
+    """A folder with a run of two engines that was stopped behind a checkpoint, and what it would have come to."""
+    with two.lent() as notebook:
+        notebook.run(OTHERS)
+        notebook.run("pace = lambda: None\n" + ELSEWHERE)
+        expected = notebook.value("([p.detach() for p in net.parameters()], losses, used)")
+        notebook.run(SETUP + OTHERS + SLOW_BEHIND_THE_CHECKPOINT)
+        (notebook.folder / "all").unlink(missing_ok=True)
+        cell = notebook.start(f"%%distribute --engines 2 --checkpoint-every 60 --name stopped{ELSEWHERE}")
+        checkpoint = lambda: list(notebook.folder.glob("dtrain-runs/*stopped*/checkpoints/step-000060"))  # noqa: E731
+        notebook.wait(lambda: checkpoint() or not cell.running, "a checkpoint", cell)
+        notebook.interrupt()
+        notebook.finish(cell)
+        assert "Interrupted" in cell.stderr
     (notebook.folder / "all").touch()  # where the cell began it goes on
     return notebook.folder, expected
 

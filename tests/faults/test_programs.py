@@ -10,7 +10,6 @@ import pytest
 
 from jupyter_dtrain.protocol import COMMAND_TARGET
 from tests.conftest import one_of
-from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION
 
 PROGRAM = """%%distribute --engines 2 --strategy none
@@ -28,10 +27,9 @@ LONG = 100_000
 
 
 @pytest.fixture(scope="module")
-def notebook(module_notebook):
-    opened = module_notebook()
-    opened.run(IMPORTS)
-    return opened
+def notebook(two):
+    with two.lent() as notebook:
+        yield notebook
 
 
 @pytest.fixture
@@ -40,7 +38,8 @@ def begun(notebook):
 
     def begin(steps):
         notebook.run("%distribute start -n 2 --device cpu\ntotal, step = torch.zeros(2), 0")
-        notebook.pids = notebook.value(f"{SESSION}.get().cluster.pids()")
+        ranks = {f"engine-{rank}": pid for rank, pid in enumerate(notebook.engines())}  # whose ids are others where some have been replaced
+        notebook.pids = {**notebook.value(f"{SESSION}.get().cluster.pids()"), **ranks}
         for file in notebook.folder.glob("step-*"):
             file.unlink()
         cell = notebook.start(PROGRAM.replace("STEPS", str(steps)))
