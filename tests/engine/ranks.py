@@ -96,6 +96,8 @@ class Ranks:
 
     def _stop(self) -> None:
         for pipe in self._pipes:
+            with contextlib.suppress(OSError):  # it has died
+                pipe.send(None)  # a worker that a loader of this process has forked would keep the pipe open
             pipe.close()
         for process in self._processes:
             process.join(GRACE)
@@ -163,9 +165,12 @@ def _serve(pipe: Connection) -> None:
     faulthandler.register(signal.SIGUSR1, file=2, all_threads=False)
     while True:
         try:
-            function, args = pipe.recv()
+            request = pipe.recv()
         except (EOFError, OSError):
+            request = None
+        if request is None:
             os._exit(0)  # whoever still waits for this rank is free
+        function, args = request
         try:
             answer = pickle.dumps((True, function(*args)))
         except BaseException as error:
