@@ -52,6 +52,32 @@ def load(path: Path) -> CorpusCell:
 
 
 CELLS = [load(path) for path in sorted(FOLDER.glob("*.py"))]
+# fmt: off
+AGAIN = {
+    "adjoint", "adversarial", "attention_seq2seq", "autoencoder", "bayes_by_backprop", "byol_moco", "callbacks_by_name", "captioning",
+    "char_rnn", "class_weights", "compiled", "compiled_in_checkpoints", "contrastive", "crf", "custom_losses", "dcgan", "detection",
+    "diffusion", "domain_adversarial", "dqn", "dropout_scheduled_from_0", "early_stopping", "embedding_bag", "energy_model", "flow",
+    "forward_hooks_and_penalty", "gan", "gan_combined", "gradient_flow", "gradient_surgery", "graph_batches", "gru_hidden", "hand_sgd",
+    "hooked_features", "hyperparameter_search", "infinite_cycle", "kept_input_gradients", "knowledge_distillation", "learner_callbacks",
+    "logging_setup", "loss_in_forward", "maml", "masked_lm", "mixup", "mnist_dropout2d", "modern_recipe", "multi_task",
+    "namedtuple_batches", "ohem_groups", "old_style", "padded_sequences", "policy_gradient", "ppo", "quickstart_functions",
+    "random_augmentation", "ranking_multilabel", "regression_metrics", "resnet", "rnn_steps", "samplers_that_draw", "scripted_functions",
+    "seq2seq", "seq2seq_cell_loop", "seq_first_collate", "siamese_triplet", "sklearn_metrics", "stacked_lstm_dropout", "step_functions",
+    "stochastic_depth", "train_loss_break", "trainer_class", "transfer_learning", "transformer_dropout", "transformer_lm", "unet_dice",
+    "vae_kl_attribute", "vae_reparameterized", "vae_sum_loss", "wgan_gp", "word2vec",
+}
+"""Other models and losses of what the rest of the corpus does: `pytest -m long` tries them."""
+WITH_A_KERNEL = {
+    "accumulate", "arrays_over_tensors", "bar_over_loader", "batches_by_generator", "batchnorm", "custom_operators",
+    "data_sets_that_remember", "draws_by_name", "dropout_in_a_model", "folders_made_anew", "generators_by_name", "gradients_with_a_graph",
+    "held_functions", "imported_names", "iterable_dataset", "kept_exceptions", "kept_gradients", "label_missing_late", "lazy_and_saved",
+    "lbfgs", "left_out_of_pickles", "library_settings", "loaders_of_their_own", "made_on_a_device", "modules_beside", "nested_tensors",
+    "objects_with_slots", "open_log_files", "opened_images", "own_containers", "patched_libraries", "printing_tensors", "raw_parameters",
+    "reading_losses", "running_statistics", "scripted_in_another_cell", "settings_of_libraries", "shared_memory", "shared_variables",
+    "state_from_training_on", "state_in_attributes", "time_budget", "torchmetrics_objects",
+}
+"""What depends on how a cell is sent, what comes home and what it finds of the notebook's: the others are tried on ranks each time."""
+# fmt: on
 
 
 def apart(left: Any, right: Any, tolerance: float = TOLERANCE, path: str = "") -> str | None:

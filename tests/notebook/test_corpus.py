@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from tests.conftest import in_turn
-from tests.notebook.corpus_cells import CELLS, CorpusCell, apart, text_apart
+from tests.notebook.corpus_cells import AGAIN, CELLS, WITH_A_KERNEL, CorpusCell, apart, text_apart
 from tests.notebook.kernel import Notebook
 
 PLAIN = 0
@@ -72,34 +72,19 @@ def difference(first: dict[str, object], second: dict[str, object], tolerance: f
     return None
 
 
-# fmt: off
-AGAIN = {
-    "adjoint", "adversarial", "attention_seq2seq", "autoencoder", "bayes_by_backprop", "byol_moco", "callbacks_by_name", "captioning",
-    "char_rnn", "class_weights", "compiled", "compiled_in_checkpoints", "contrastive", "crf", "custom_losses", "dcgan", "detection",
-    "diffusion", "domain_adversarial", "dqn", "dropout_scheduled_from_0", "early_stopping", "embedding_bag", "energy_model", "flow",
-    "forward_hooks_and_penalty", "gan", "gan_combined", "gradient_flow", "gradient_surgery", "graph_batches", "gru_hidden", "hand_sgd",
-    "hooked_features", "hyperparameter_search", "infinite_cycle", "kept_input_gradients", "knowledge_distillation", "learner_callbacks",
-    "logging_setup", "loss_in_forward", "maml", "masked_lm", "mixup", "mnist_dropout2d", "modern_recipe", "multi_task",
-    "namedtuple_batches", "ohem_groups", "old_style", "padded_sequences", "policy_gradient", "ppo", "quickstart_functions",
-    "random_augmentation", "ranking_multilabel", "regression_metrics", "resnet", "rnn_steps", "samplers_that_draw", "scripted_functions",
-    "seq2seq", "seq2seq_cell_loop", "seq_first_collate", "siamese_triplet", "sklearn_metrics", "stacked_lstm_dropout", "step_functions",
-    "stochastic_depth", "train_loss_break", "trainer_class", "transfer_learning", "transformer_dropout", "transformer_lm", "unet_dice",
-    "vae_kl_attribute", "vae_reparameterized", "vae_sum_loss", "wgan_gp", "word2vec",
-}
-# fmt: on
-"""Other models and losses of what the rest of the corpus does: `pytest -m long` tries them."""
-
-
 def test_there_are_enough():
     assert len(CELLS) - len(AGAIN) >= 100
-    assert {cell.name for cell in CELLS} > AGAIN
+    assert {cell.name for cell in CELLS} > AGAIN | WITH_A_KERNEL
+    assert not AGAIN & WITH_A_KERNEL
+    assert len(WITH_A_KERNEL) >= (len(CELLS) - len(AGAIN)) / 3
 
 
 ENGINES = {cell.name: number for cell, number in zip(CELLS, itertools.cycle((2, 3, 2, 3, 4, 2, 3, 1)))}
-"""On how many engines each cell is tried every time: `pytest -m long` tries the other numbers."""
+"""On how many engines a cell is tried every time: `pytest -m long` tries the other numbers."""
+EACH_TIME = [pytest.param(cell, id=cell.name, marks=() if cell.name in WITH_A_KERNEL else pytest.mark.long) for cell in CELLS]
 
 
-@pytest.mark.parametrize("cell", [pytest.param(cell, id=cell.name, marks=pytest.mark.long if cell.name in AGAIN else ()) for cell in CELLS])
+@pytest.mark.parametrize("cell", EACH_TIME)
 def test_a_cell_comes_to_the_same(notebook, cell):
     assert_same(notebook, cell, [ENGINES[cell.name]])
 
@@ -116,19 +101,7 @@ def test_a_cell_comes_to_the_same_where_each_engine_has_a_part_of_the_optimizers
     assert_same(notebook, cell, [2 + index % 2], "--strategy zero1")
 
 
-SHARDED = (
-    "checkpointed",
-    "coordinates",
-    "ctc_speech",
-    "gradients_with_a_graph",
-    "hf_style",
-    "kept_gradients",
-    "label_missing_late",
-    "lazy_and_saved",
-    "lbfgs",
-    "own_backward",
-    "scripted",
-)
+SHARDED = ("gradients_with_a_graph", "kept_gradients", "label_missing_late", "lbfgs", "own_backward")
 """Those of the corpus that the ways of sharded parameters are tried with each time: `pytest -m long` tries all."""
 REFUSED: dict[str, str] = {}
 """What cannot be done with sharded parameters, and what is said of it."""
