@@ -98,7 +98,7 @@ def differences(ranks: Ranks, codes: list[str], size: int, requires_grad: bool) 
 # On three ranks: shares that differ, and a rank without a sample.
 @pytest.mark.parametrize(
     ("size", "requires_grad", "each"),
-    [(7, True, 2), (2, False, 3), *(pytest.param(size, grad, 1, marks=pytest.mark.long) for size in (7, 2) for grad in (True, False))],
+    [(7, True, 3), (2, False, 4), *(pytest.param(size, grad, 1, marks=pytest.mark.long) for size in (7, 2) for grad in (True, False))],
 )
 def test_every_operation_is_as_on_one_process(ranks, size, requires_grad, each):
     codes = cases(OPERATIONS + ON_PARTS)[::each]

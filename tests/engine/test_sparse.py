@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.conftest import in_turn
 from tests.engine.ranks import run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
@@ -103,8 +104,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "world_size"), in_turn(CASES, [2, 3]))
 def test_sparse_gradients_are_those_of_one_process(ranks, name, world_size):
     net, optimizer, cell = CASES[name]
     setup, compare = f"{SETUP}{net}\n{optimizer}\n", f"(seen, errors, {GRADS}, [p.tolist() for p in net.parameters()])"

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from tests.faults.disturbed import wait_long
-from tests.notebook.conftest import IMPORTS
 
 SETUP = """
 import os, time
@@ -45,17 +44,10 @@ for epoch in range(4):
 """
 
 
-@pytest.fixture(scope="module")
-def opened(module_notebook):
-    notebook = module_notebook()
-    notebook.run(IMPORTS)
-    return notebook
-
-
 @pytest.fixture
-def notebook(opened):
-    opened.run(SETUP)
-    return opened
+def notebook(shared_notebook):
+    shared_notebook.run(SETUP)
+    return shared_notebook
 
 
 def steps_on_disk(folder: Path) -> list[int]:
@@ -75,14 +67,14 @@ def steps_on_disk(folder: Path) -> list[int]:
     ],
 )
 def test_each_multiple_has_one(notebook, line, cell, steps):
-    notebook.run(f"%%distribute --engines 2 --device cpu {line}{cell}")
+    notebook.run(f"%%distribute --engines 2 {line}{cell}")
     assert steps_on_disk(notebook.folder) == steps
 
 
 @pytest.mark.long
 def test_a_kernel_that_hears_of_all_of_them_at_once(notebook):
     kernel = notebook.process
-    cell = notebook.start(f"%%distribute --engines 2 --device cpu --checkpoint-every 5 --keep-checkpoints 9{STOPPED}")
+    cell = notebook.start(f"%%distribute --engines 2 --checkpoint-every 5 --keep-checkpoints 9{STOPPED}")
     counted = notebook.folder / "counted"
     number = lambda: counted.stat().st_size if counted.exists() else 0  # noqa: E731
     notebook.wait(lambda: number() or not cell.running, "the first step", cell)

@@ -213,7 +213,7 @@ def test_an_engine_that_dies_whatever_is_done_ends_the_cell(own_notebook, rank):
     ("end", "why"),
     [
         pytest.param("os.abort()", "It was ended by SIGABRT: compiled code", marks=pytest.mark.long),
-        ("os._exit(3)", "It ended by itself, with status 3: "),
+        pytest.param("os._exit(3)", "It ended by itself, with status 3: ", marks=pytest.mark.long),
     ],
 )
 def test_an_engine_that_ends_itself_says_how(own_notebook, end, why):

@@ -73,14 +73,17 @@ def with_table(shared_notebook):
     return shared_notebook
 
 
-ONE_MORE = ("parquet", "dask")
+ONE_MORE = ("parquet",)
 """Which are tried on one and two engines each time: the others on three, and with `pytest -m long`."""
+RARE = ("in the files' order", "a small cache", "a collate function")
+"""Which differ from others in what `tests/unit` has of them: `pytest -m long` tries them."""
 
 
 @pytest.mark.parametrize(
     ("name", "numbers"),
     [
-        *((name, (1, 2, 3) if name in ONE_MORE else (3,)) for name in LOADERS),
+        *((name, (1, 2, 3) if name in ONE_MORE else (3,)) for name in LOADERS if name not in RARE),
+        *(pytest.param(name, (3,), marks=pytest.mark.long) for name in RARE),
         *(pytest.param(name, (1, 2), marks=pytest.mark.long) for name in LOADERS if name not in ONE_MORE),
     ],
 )

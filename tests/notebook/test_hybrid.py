@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import in_turn
+from tests.conftest import in_turn, one_of
+from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import difference
 from tests.notebook.test_zero3 import (
     CELL,
@@ -21,12 +22,11 @@ STAGES, COLUMNS = "--mesh dp=2,pp=2", "--mesh dp=2,tp=2"
 
 
 @pytest.fixture(scope="module")
-def notebook(shared_notebook):
-    """The shared one, with four engines running."""
-    shared_notebook.run("%distribute start -n 4 --device cpu")
-    yield shared_notebook
-    shared_notebook.end_running()
-    shared_notebook.run("%distribute stop\n%distribute start -n 3 --device cpu")  # four would do for whom three are enough
+def notebook(module_notebook):
+    """One with four engines running: the shared one's would be stopped for them, and started again."""
+    notebook = module_notebook()
+    notebook.run(f"{IMPORTS}%distribute start -n 4 --device cpu")
+    return notebook
 
 
 def test_cell_after_cell_in_any_strategy(notebook):
@@ -69,7 +69,7 @@ def test_an_error_of_all_ranks_or_of_one(notebook, where, mesh):
     check_an_error(notebook, mesh, where)
 
 
-@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
+@pytest.mark.parametrize("mesh", one_of(2, [STAGES, COLUMNS]))
 def test_what_the_cell_looks_at_is_that_of_one_process(notebook, mesh):
     looks = """
     losses += [[p.norm().item(), p.grad.abs().max().item()] for p in model.parameters()]

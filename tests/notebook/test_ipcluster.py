@@ -13,6 +13,7 @@ import ipyparallel
 import psutil
 import pytest
 
+from tests.conftest import one_of
 from tests.notebook.conftest import IMPORTS
 
 SETUP = """
@@ -93,18 +94,18 @@ def state_of(client):
     return told, [[child.pid for child in psutil.Process(pid).children(recursive=True)] for pid in pids], pids
 
 
-def test_a_cell_runs_beside_its_engines_and_leaves_them_as_they_were(notebook, client, connection_file):
+@pytest.mark.parametrize("option", one_of(2, ["--profile mine", "--connect {file}"]))
+def test_a_cell_runs_beside_its_engines_and_leaves_them_as_they_were(notebook, client, connection_file, option):
     notebook.run(SETUP + TRAIN)
     expected = notebook.value("model[0].weight.detach().clone()")
     before = state_of(client)
-    for option in (f"--connect {connection_file}", "--profile mine"):
-        notebook.run(SETUP)
-        notebook.run(f"%%distribute {option}\n{TRAIN}theirs = os.environ.get('IPP_CONNECTION_INFO')")
-        assert (notebook.value("model[0].weight.detach()") - expected).abs().max() < 1e-9
-        assert notebook.value("theirs") is None
-        assert len(notebook.engines()) == 2
-        client[:].apply_sync(eval, "1")  # they are free meanwhile
-        notebook.run("%distribute stop")
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute {option.format(file=connection_file)}\n{TRAIN}theirs = os.environ.get('IPP_CONNECTION_INFO')")
+    assert (notebook.value("model[0].weight.detach()") - expected).abs().max() < 1e-9
+    assert notebook.value("theirs") is None
+    assert len(notebook.engines()) == 2
+    client[:].apply_sync(eval, "1")  # they are free meanwhile
+    notebook.run("%distribute stop")
     assert state_of(client) == before
 
 

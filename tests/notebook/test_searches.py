@@ -7,7 +7,6 @@ import re
 import pytest
 
 from bench.sweep import compared
-from tests.notebook.conftest import IMPORTS
 from tests.notebook.kernel import SESSION, difference
 from tests.notebook.test_trials import note, rows
 
@@ -35,10 +34,8 @@ STATE = "([p.detach() for p in model.parameters()], optimizer.state_dict(), lr, 
 LINE = "--vary lr=log:1e-4..0.3 --search asha:6,seed=2 --best score"
 
 
-@pytest.fixture(scope="module")
-def searching(module_notebook):
-    notebook = module_notebook()
-    notebook.run(IMPORTS)
+@pytest.fixture
+def searching(notebook):
     return notebook
 
 

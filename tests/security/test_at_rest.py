@@ -144,8 +144,8 @@ def test_what_a_failed_cell_was_sent_goes_with_it(new_notebook):
     run(4)  # so that everything is imported
     notebook.run("ctypes.CDLL(None).malloc_trim(0)")
     before = notebook.process.memory_full_info().uss
-    run(40)
+    run(24)
     assert notebook.value(count) == 1, "the notebook's own"
     # Cells that do not fail take some 5 MB as well: messages, records of runs. What the last one was sent goes a moment later.
     grown = lambda: notebook.process.memory_full_info().uss - before  # noqa: E731
-    notebook.wait(lambda: grown() < 2 * 8_000_000, f"the end of what 20 cells were sent, above {before >> 20} MiB,")
+    notebook.wait(lambda: grown() < 2 * 8_000_000, f"the end of what 12 cells were sent, above {before >> 20} MiB,")
