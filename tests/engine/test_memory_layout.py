@@ -103,3 +103,51 @@ def test_strides_and_draws_are_those_of_one_process(ranks, world_size, batch_siz
     first, *_ = ranks.call(world_size, run_notebook, setup, CELL, "found", {"global_draws": True, "global_batchnorm": True})
     differ = [(one[:2], other) for one, other in zip(plain["compared"], first["compared"], strict=True) if apart(one, other)]
     assert not differ
+
+
+RESHAPED = (
+    "o[:, 1:].reshape(-1, 6)",
+    "o[:, 1:].flatten(0, 1)",
+    "o[:, :2].flatten(1)",
+    "o[..., ::2].reshape(len(o), -1)",
+    "o.transpose(1, 2).reshape(len(o), -1)",
+    "o[:, 1:].ravel()",
+    "o[:, 2:4].contiguous()",
+    "o.transpose(0, 1).reshape(-1, 6)",
+    "o[:, :, 0].reshape(-1)",
+    "o.permute(1, 0, 2).contiguous().view(-1, 6)",
+    "o[:, 0].reshape(-1, 2, 3)",
+    "o[:, 1:].reshape(-1, 6).reshape(-1, 4, 6)[:, 0]",
+)
+"""Views of a single sample, most of them, and copies of several."""
+RESHAPING = f"""
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f, self.g = nn.Linear(4, 6), nn.GRU(4, 6, batch_first=True)
+    def forward(self, x): return self.f(x), self.g(x)[0], x @ (x.mT @ self.f(x))
+model = Net()
+loader = DataLoader(TensorDataset(torch.randn(11, 5, 4)), batch_size=7)
+found = []
+for x, in loader:
+    for made in {RESHAPED!r}:
+        for number in range(3):
+            for way in ("read", "written to", "detached", "passed back"):
+                o = model(x)[number]
+                if way == "detached": o = o.detach()
+                kept = eval(made)
+                if way == "passed back": kept.pow(2).sum().backward()
+                if way in ("written to", "detached"): kept[0] = 0.0
+                found.append((made, number, way, kept.tolist(), o.tolist(), kept.sum().item(), o.sum().item()))
+last, own = o, kept
+"""
+
+
+@pytest.mark.parametrize("world_size", [3, pytest.param(2, marks=pytest.mark.long)])
+def test_what_is_a_copy_of_all_samples_is_one_on_ranks_with_one_sample(ranks, world_size):
+    """The last batch has one sample on two of three ranks, whose part of a reshaped tensor would be a view."""
+    (plain,) = ranks.call(1, run_plain, SETUP, RESHAPING, "(found, last, own)")
+    first, *_ = ranks.call(world_size, run_notebook, SETUP, RESHAPING, "(found, last, own)", {"global_draws": True})
+    differ = [(one[:3], other) for one, other in zip(plain["compared"][0], first["compared"][0], strict=True) if apart(one, other)]
+    assert not differ
+    assert apart(plain["compared"][1:], first["compared"][1:]) is None

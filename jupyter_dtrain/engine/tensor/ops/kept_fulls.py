@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from ..placement_types import GlobalTensor, KeptFull, Origin, Placement, Shard, from_local
+from ..memory_layout import described
+from ..placement_types import GlobalTensor, KeptFull, Origin, Placement, Shard, from_local, to_local
 from ..redistribute import Exchange, nothing_of
 from ..versions import copy_uncounted, version_of
 from ..view_calls import ViewCall, have_one_memory, seen_through
@@ -110,15 +111,14 @@ class KeptFulls:
                 is_single = source.shape[source._state.placement.dim] < 2
                 has_graph = view.requires_grad
             call = ViewCall(func, tuple(map(_shaped, args[1:])), {key: _shaped(value) for key, value in kwargs.items()}, number)
-            if has_graph:
-                if view is not source and source.requires_grad:
-                    root, views = source._state.base or Origin(source, ())
-                    view._state.base = Origin(root, (*views, call))
-                continue
-            root, views = origin_of(source)
-            if is_single and number is None and seen_through(_shaped(root), (*views, call)) is None:
+            root, views = (source._state.base or Origin(source, ())) if has_graph else origin_of(source)
+            if is_single and number is None and seen_through(_described(root), (*views, call)) is None:
                 with torch._C.DisableTorchFunctionSubclass():  # all samples together lie in memory so that it is a copy
                     return from_local(view.clone(), view._state.placement)
+            if has_graph:
+                if view is not source and source.requires_grad:
+                    view._state.base = Origin(root, (*views, call))
+                continue
             if view is not source:
                 view._state.origin = Origin(root, (*views, call))
         return result
@@ -208,6 +208,14 @@ def _origin_now(tensor: GlobalTensor) -> Origin | None:
     if origin is not None and not have_one_memory(tensor, origin.root):  # `x.set_`, which tells nobody
         origin = tensor._state.origin = None
     return origin
+
+
+def _described(root: GlobalTensor) -> torch.Tensor:
+    """Return a tensor without memory that has the shape and the strides of the whole of `root`: the same on ranks with one sample."""
+    placement = root._state.placement
+    assert isinstance(placement, Shard)
+    with torch._C.DisableTorchFunctionSubclass():
+        return described(to_local(root).detach(), placement.dim, placement.total)
 
 
 def _shaped(value: Any) -> Any:
