@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import shutil
@@ -92,6 +93,12 @@ def _may_be_on_cpu(item):
     """Return whether a test that is written for a GPU can be tried without one: its nearest mark says so."""
     mark = item.get_closest_marker("gpu")
     return mark is not None and mark.kwargs.get("on_cpu", False)
+
+
+def pytest_collection_finish():
+    """Leave the thousands of tests to no later collection of garbage: each would look at all of them, which takes a second."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(config, items):
