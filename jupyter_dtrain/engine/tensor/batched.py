@@ -42,6 +42,11 @@ def of_batched(function: type[torch.autograd.Function], tensor: torch.Tensor) ->
     return result
 
 
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Return whether a pass from many starts at once has given a function the gradients of all of them."""
+    return bool(_functorch.is_batchedtensor(tensor) or _functorch.is_legacy_batchedtensor(tensor))
+
+
 def _legacy_level() -> int:
     """Return the level of the batched pass that is under way; there is one, and PyTorch counts them from 1."""
     above: int = torch._C._vmapmode_increment_nesting()

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from ....errors import UsageError
 from ...comm.shared_memory import SharedMemory
+from ...tensor.batched import is_batched
 from ...timing import COMMUNICATION, Counted
 
 apply: Any = torch.autograd.Function.__dict__["apply"].__func__  # not what fetches the parameters that a user's function is given
@@ -52,6 +54,7 @@ class Columns:
 
     def all_of(self, local: torch.Tensor, dim: int) -> torch.Tensor:
         """Return those of all ranks. Collective."""
+        _refuse_many_starts(local)
         dim %= local.dim()
         sizes = [self.sizes_of(rank) for rank in range(self._num_ranks)]
         shapes = [(*local.shape[:dim], sum(of_rank), *local.shape[dim + 1 :]) for of_rank in sizes]
@@ -66,11 +69,20 @@ class Columns:
 
     def total(self, local: torch.Tensor) -> torch.Tensor:
         """Return the sum of what the ranks have, added up in their order. Collective."""
+        _refuse_many_starts(local)
         result = local.clone(memory_format=torch.contiguous_format)
         if result.numel():
             with Counted(COMMUNICATION):
                 self._memory.all_reduce(result)
         return result
+
+
+def _refuse_many_starts(local: torch.Tensor) -> None:
+    if is_batched(local):
+        raise UsageError(
+            "The cell computes the gradients of many starts at once (`is_grads_batched=True`, or `vmap` around `torch.autograd.grad`), "
+            "through a layer that `--strategy tensor` divides. Call `torch.autograd.grad` for each start, or take `--strategy zero3`."
+        )
 
 
 class _Split(torch.autograd.Function):
