@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from jupyter_dtrain.engine.verify.gradient_probes import differ
+from tests.conftest import in_turn
 from tests.engine.ranks import RankError, Ranks, run_notebook, run_plain
 from tests.notebook.corpus_cells import CELLS, apart
 
@@ -144,8 +145,7 @@ def unmended():
         yield ranks
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize(("name", "world_size"), in_turn(FOUND, [2, 3]))
 def test_a_difference_is_found_named_and_mended_before_it_is_used(ranks, unmended, name, world_size):
     kind, made, done, kept, who, what = FOUND[name]
     setup = SETUP + kind.format(made=made, done=done) + MADE
