@@ -25,6 +25,7 @@ from IPython.core import interactiveshell
 from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 
+from ..system.interpreter import deep_recursion
 from .array_windows import PANDAS_BLOCKS, Region, Windows
 from .known_memory import KnownMemory, place_of
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
@@ -122,6 +123,11 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
     def refer(self, references: Mapping[int, Reference | None]) -> None:
         """Write these for the objects with the ids; ``None``: the object itself, which is nobody's that one would ask for."""
         self._references.update({key: reference for key, reference in references.items() if key not in self._references})
+
+    def dump(self, obj: Any) -> None:
+        """Pickle another graph."""
+        with deep_recursion():
+            super().dump(obj)
 
     def packed(self) -> Packed:
         """Return everything pickled so far."""

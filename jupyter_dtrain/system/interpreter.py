@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -75,6 +76,23 @@ def collection_paused() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+# How deep pickles may go: Python stops itself long before the stack of a thread (8 MiB) is full.
+
+_DEEP = 10_000  # calls within calls, which are 3,300 objects that hold one another and 2 MiB of stack
+
+
+@contextmanager
+def deep_recursion() -> Iterator[None]:
+    """Let calls of the main thread go ten times as deep as usual: a linked list has each of its objects in the one before."""
+    limit = sys.getrecursionlimit()
+    if threading.current_thread() is threading.main_thread():  # others have 512 KiB on macOS
+        sys.setrecursionlimit(max(limit, _DEEP))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 # Warnings of what this project does and not the user, kept back.

@@ -291,6 +291,41 @@ class Trainer:
     assert notebook.value("isinstance(trainer, Trainer) and len(trainer.fit(loader, 1).log)") == 2
 
 
+LINKED = """
+class Node:
+    def __init__(self, after, value):
+        self.after, self.value, self.seen = after, value, []
+
+def values_from(node):
+    values = []
+    while node is not None:
+        values.append(node.value)
+        node = node.after
+    return values
+
+last = None
+for number in range(1500):
+    last = Node(last, number)
+"""
+LINK = """
+nested, first = [], last
+for number in range(1200):
+    nested = [nested]
+for x, y in loader:
+    optimizer.zero_grad()
+    loss = F.mse_loss(model(x), y)
+    loss.backward()
+    optimizer.step()
+    last = Node(last, loss.item())
+first.after.after.seen.append(len(values_from(last)))
+"""
+
+
+def test_objects_that_hold_one_another_a_thousand_deep(notebook):
+    state = "model.state_dict(), values_from(last), first.after.after.seen, nested[0][0] is not nested"
+    assert_same_as_plain(notebook, [DATA, MODEL, LINKED], LINK, state)
+
+
 def test_the_same_cell_again_goes_on_from_where_it_was(notebook):
     twice = assert_same_as_plain(notebook, [DATA, MODEL, TRAIN], TRAIN, STATE)
     again = notebook.value(STATE)

@@ -33,6 +33,7 @@ CASES = {
     "scheduler's optimizer": (LINEAR + "optimizer = torch.optim.SGD(model.parameters(), lr=1.0)\nscheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)", "optimizer.step(); scheduler.step(); scheduler.optimizer is optimizer, optimizer.param_groups[0]['lr']"),
     "scheduler alone": (LINEAR + "s = torch.optim.lr_scheduler.ExponentialLR(torch.optim.SGD(model.parameters(), lr=1.0), 0.5)", "s.optimizer.step(); s.step(); s.get_last_lr()"),
     "tied weights": (TORCH + "a = nn.Linear(2, 2); b = nn.Linear(2, 2); b.weight = a.weight; m = nn.ModuleList([a, b])", "m[0].weight is m[1].weight, len(list(m.parameters())), a is m[0]"),
+    "a list of 2,000 objects, each in the one before": ("class Node:\n    def __init__(self, next): self.next = next\nlast = None\nfor _ in range(2000): last = Node(last)", "n = 0\nwhile last is not None: last = last.next; n += 1\nn"),
     "one list by two names": ("a = [1]; b = a; d = {'a': a}", "a.append(2); b, d['a'] is b"),
     "a module in a closure": (LINEAR + "def make(m): return lambda v: m(v)\nf = make(model)", "model.weight.data.zero_(); f(x).std().item()"),
     "bound method": (LINEAR + "forward = model.forward", "forward.__self__ is model"),

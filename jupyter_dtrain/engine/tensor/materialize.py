@@ -11,6 +11,7 @@ from torch import nn
 
 from ...serialization.python_reducers import SlotValues, attribute_holders
 from ...serialization.torch_reducers import is_leaf, without_graph
+from ...system.interpreter import deep_recursion
 from .graph_placement import computed_by
 from .placement_types import GlobalTensor
 
@@ -45,7 +46,8 @@ def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Ca
     settling = _Settling(whole)
     for obj in unchanged:
         settling.pass_over(obj)
-    return [settling.of(value) for value in values]
+    with deep_recursion():
+        return [settling.of(value) for value in values]
 
 
 class _Settling:
