@@ -14,7 +14,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, wraps
 from types import CodeType
 from typing import Any
 
@@ -171,3 +171,19 @@ def _compares(code: CodeType) -> bool:
     """Return whether code compares by size, or takes powers."""
     instructions = [instruction for part in everything(code) for instruction in dis.get_instructions(part)]
     return any(i.opname in ("COMPARE_OP", "BINARY_POWER") or (i.opname == "BINARY_OP" and i.argrepr.startswith("**")) for i in instructions)
+
+
+def current_apply() -> Callable[..., Any]:
+    """Return ``torch.autograd.Function.apply`` as it is now, to be called with the class first.
+
+    It is a class method of Python's, or since PyTorch 2.15 of C++'s.
+    """
+    found: Any = torch.autograd.Function.__dict__["apply"]
+    if isinstance(found, classmethod):
+        return found.__func__
+
+    @wraps(found)
+    def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
+        return found.__get__(None, function)(*args, **kwargs)
+
+    return apply

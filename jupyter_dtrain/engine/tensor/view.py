@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from ...system.patches import patched
-from .autograd_function import OwnFunctions
+from .autograd_function import OwnFunctions, current_apply
 from .compile import as_written
 from .constructors import watched_constructors
 from .grad_hooks import GradientHooks
@@ -41,7 +41,7 @@ TRANSFORMS = (
     (eager_transforms, "_autograd_grad"),  # of what `vjp` has returned, which the cell gives gradients
 )
 
-_APPLY = torch.autograd.Function.__dict__["apply"]  # a class method of Python's, or since PyTorch 2.15 of C++'s
+_APPLY = current_apply()
 
 
 class GlobalView:
@@ -116,12 +116,12 @@ class GlobalView:
     def _own_functions(self) -> Callable[..., Any]:
         """Return what runs functions of the user's own: their backward passes get what PyTorch's engine hands them, plain tensors."""
 
-        @wraps(getattr(_APPLY, "__func__", _APPLY))
+        @wraps(_APPLY)
         def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
             if any(isinstance(arg, GlobalTensor) for arg in args):
                 self._rules.on_whole(function.__name__)
                 args = self._rules.full_tensor(args)
-            result = _APPLY.__get__(None, function)(*args, **kwargs)
+            result = _APPLY(function, *args, **kwargs)
             self.functions.see(function, args, result)
             return result
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ....system.patches import patched
+from ...tensor.autograd_function import current_apply
 from ...tensor.placement_types import GlobalTensor
 from ..zero1.partition import Quiet, parameters_of
 from ..zero3.access import PARAMETER_TRANSFORMS, PAST_PYTHON, SHARE_MEMORY, Named
@@ -60,8 +61,7 @@ class ParameterLooks:
             for owner, name, kind in PAST_PYTHON:
                 stack.enter_context(patched(owner, name, kind(self._given(getattr(owner, name)))))
             stack.enter_context(patched(torch.autograd, "grad", self._given(torch.autograd.grad)))
-            bound: Any = torch.autograd.Function.apply
-            stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._given(bound.__func__))))
+            stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._given(current_apply()))))
             stack.enter_context(patched(Optimizer, "zero_grad", self._zeroing(Optimizer.zero_grad, parameters_of)))
             stack.enter_context(patched(nn.Module, "zero_grad", self._zeroing(nn.Module.zero_grad, lambda module: [*module.parameters()])))
             for parameter in self._parameters.all():

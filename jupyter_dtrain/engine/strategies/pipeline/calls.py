@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from ...comm.mailbox import Mailbox
 from ...forward.sharded_call import ShardedCall
+from ...tensor.autograd_function import current_apply
 from ..zero3.saved import SavedParameters
 from .handed_values import NotSent, joined, taken_apart
 from .pieces import Key, Pieces
@@ -30,7 +31,7 @@ from .stage_requests import StageRequests
 LOCAL: Any = object()
 """In the place of a result: the modules are to be called here."""
 
-_OWN_APPLY = torch.autograd.Function.__dict__["apply"].__func__  # not what fetches the parameters that a user's function is given
+_OWN_APPLY = current_apply()  # not what fetches the parameters that a user's function is given
 
 
 class Stages(Protocol):

@@ -15,10 +15,11 @@ import torch
 
 from ....errors import UsageError
 from ...comm.shared_memory import SharedMemory
+from ...tensor.autograd_function import current_apply
 from ...tensor.batched import is_batched
 from ...timing import COMMUNICATION, Counted
 
-apply: Any = torch.autograd.Function.__dict__["apply"].__func__  # not what fetches the parameters that a user's function is given
+apply = current_apply()  # not what fetches the parameters that a user's function is given
 
 
 class Columns:

@@ -13,6 +13,7 @@ from torch import nn
 from torch._functorch import eager_transforms
 
 from ....system.patches import patched
+from ...tensor.autograd_function import current_apply
 from ...tensor.placement_types import GlobalTensor
 from ...tensor.view import TRANSFORMS
 from ...user_frames import is_users
@@ -142,8 +143,7 @@ class ParameterAccess:
 
     def _own_function(self) -> Callable[..., Any]:
         """Return what runs functions of the user's own, which PyTorch gives parameters past ``__torch_function__``."""
-        bound: Any = torch.autograd.Function.apply
-        return self._whole_for(bound.__func__)
+        return self._whole_for(current_apply())
 
     def _whole_for(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return `function`, which reads parameters past ``__torch_function__``, so that it gets them whole."""
