@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import mmap
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ _NUMBERS = frozenset((type(None), bool, int, float, complex, str, bytes, np.ndar
 _MODULES_OWN = "_compiled_call_impl"  # what `Module.compile()` has made, which PyTorch leaves out for all modules
 _HANDLES = frozenset(("ctypes", "cffi", "fileno", "memfd_create", "eventfd", "pipe"))  # who uses one may keep a handle as a plain number
 _ADDRESSES = range(1 << 40, 1 << 47)
+_LONGEST = 10.0  # seconds that are looked for what cannot be written
 
 _met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written so, by their ids
 _held: dict[int, Any] = {}  # those of them to which no weak reference is possible, until all is written
@@ -79,9 +81,14 @@ def is_plain_data(value: Any) -> bool:
 
 
 def leave_to_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
-    """Leave to their classes what cannot be written of objects; return whether there is something that was not known before."""
-    is_new = False
+    """Leave to their classes what cannot be written of objects; return whether there is something that was not known before.
+
+    Where each of thousands of objects leads to all others, each try takes as long as writing them all: the search is given up then.
+    """
+    is_new, end = False, time.monotonic() + _LONGEST
     for obj in (*_met.values(), *_held.values()):
+        if time.monotonic() > end:
+            return False
         own, slots = attributes_of(obj) or ({}, {})
         for name, value in {**own, **slots}.items():
             if is_plain_data(value) or name in _known_to_stay(obj, {name: value}) or not cannot_be_written(value):
