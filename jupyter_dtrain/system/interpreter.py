@@ -86,9 +86,11 @@ _DEEP = 10_000  # calls within calls, which are 3,300 objects that hold one anot
 @contextmanager
 def deep_recursion() -> Iterator[None]:
     """Let calls of the main thread go ten times as deep as usual: a linked list has each of its objects in the one before."""
+    if threading.current_thread() is not threading.main_thread():  # others have a stack of 512 KiB on macOS
+        yield
+        return
     limit = sys.getrecursionlimit()
-    if threading.current_thread() is threading.main_thread():  # others have 512 KiB on macOS
-        sys.setrecursionlimit(max(limit, _DEEP))
+    sys.setrecursionlimit(max(limit, _DEEP))
     try:
         yield
     finally:
