@@ -64,7 +64,7 @@ def _uninterrupted() -> Iterator[None]:
 def main() -> None:
     """Import the modules named on the command line, then be forked, until the input ends."""
     guard = os.getppid()
-    with collection_paused():  # an eighth of the time that the imports take
+    with collection_paused():  # which would take an eighth of the time of these imports
         # The debugger too: each engine imports it as it starts, and would do nothing that takes longer.
         import ipykernel.debugger  # noqa: F401
         import ipyparallel.engine.app  # noqa: F401
