@@ -48,7 +48,7 @@ def test_another_cell_comes_to_the_same(ranks, tmp_path, name, world_size):
 
 def assert_same(ranks, folder, name, world_size):
     cell = BY_NAME[name]
-    setup = f"import os as _os, tempfile as _temp; _os.chdir(_temp.mkdtemp(dir={str(folder)!r}))\n{cell.setup}"
+    setup = cell.setup_in(folder)
     (plain,) = ranks.call(1, run_plain, setup, cell.cell, cell.compare)
     first, *_ = ranks.call(world_size, run_notebook, setup, cell.cell, cell.compare, OPTIONS)
     for what in ("compared", "random"):

@@ -93,7 +93,7 @@ CORPUS = [cell for cell in CELLS if cell.name not in NO_ENGINES]
 @pytest.mark.parametrize("cell", CORPUS, ids=lambda cell: cell.name)
 def test_the_corpus(ranks, tmp_path, cell, strategy):
     """Each cell, on the numbers of ranks of each way."""
-    setup = f"import os as _os, tempfile as _temp; _os.chdir(_temp.mkdtemp(dir={str(tmp_path)!r}))\n{cell.setup}"
+    setup = cell.setup_in(tmp_path)
     said = REFUSED.get((cell.name, strategy))
     if said is None:
         check(ranks, strategy, setup, cell.cell, cell.compare, tolerance=cell.tolerance)

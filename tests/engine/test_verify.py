@@ -189,7 +189,7 @@ def test_a_later_difference_is_found_where_every_call_is_checked(ranks, unmended
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
 def test_no_cell_of_the_corpus_is_accused(ranks, tmp_path, cell, world_size):
-    setup = f"import os as _os, tempfile as _temp; _os.chdir(_temp.mkdtemp(dir={str(tmp_path)!r}))\n{cell.setup}"
+    setup = cell.setup_in(tmp_path)
     asked = world_size, run_notebook, setup, cell.cell, cell.compare, {"global_draws": True, "global_batchnorm": True}
     try:
         without, *_ = ranks.call(*asked)

@@ -37,6 +37,10 @@ class CorpusCell:
     compare: str
     tolerance: float
 
+    def setup_in(self, folder: Path) -> str:
+        """Return the setup, which goes into a folder of its own below `folder` first: ranks share theirs."""
+        return f"import os as _os, tempfile as _temp; _os.chdir(_temp.mkdtemp(dir={str(folder)!r}))\n{self.setup}"
+
 
 def load(path: Path) -> CorpusCell:
     head, *parts = _PART.split(path.read_text(encoding="utf-8"))
