@@ -14,7 +14,7 @@ from ..comm.failures import FailedElsewhere
 from ..rng.global_sampling import GlobalSampling, RngChanged
 from ..tensor.agreed import failures_of
 from ..tensor.autograd_function import must_be_whole
-from ..tensor.model_results import NeedsFullBatch
+from ..tensor.model_io import NeedsFullBatch
 from ..tensor.redistribute import Exchange
 from .cross_sample import SamplesOfCall, scales_tables
 from .input_sharding import MarkedNow, marked

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from ..tensor.batch_shard import BatchShard
-from ..tensor.model_results import NeedsFullBatch
+from ..tensor.model_io import NeedsFullBatch
 from ..tensor.placement_types import GlobalTensor, Shard, from_local
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]

@@ -27,7 +27,7 @@ from ..rng.streams import ModelStream
 from ..tensor.agreed import FailedOnShard
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.compile import compiled
-from ..tensor.model_results import NeedsFullBatch
+from ..tensor.model_io import NeedsFullBatch
 from ..tensor.recompute import BackwardPasses
 from ..tensor.thread_guard import in_turn
 from ..tensor.view import GlobalView

@@ -15,7 +15,7 @@ from ..rng.global_rng import ModelSampling
 from ..rng.global_sampling import RngChanged
 from ..rng.streams import ModelStream
 from ..tensor.batch_norm import GlobalNormalization, NormalizationLayers
-from ..tensor.model_results import NeedsFullBatch
+from ..tensor.model_io import NeedsFullBatch
 from ..tensor.placement_types import GlobalTensor, Shard, source_of
 from ..tensor.view import GlobalView
 from .cross_sample import SEQUENCE_LAYERS

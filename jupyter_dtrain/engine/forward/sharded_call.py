@@ -22,7 +22,7 @@ from ..rng.streams import ModelStream
 from ..tensor.agreed import FailedOnShard, note, on_all_parts
 from ..tensor.batch_norm import GlobalNormalization
 from ..tensor.caught import may_be_caught
-from ..tensor.model_results import NeedsFullBatch, place_results
+from ..tensor.model_io import NeedsFullBatch, place_results
 from ..tensor.placement_types import Shard
 from ..tensor.view import GlobalView
 from .arguments import CallArguments

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..tensor.function_bodies import BODIES
-from ..tensor.model_results import NeedsFullBatch
+from ..tensor.model_io import NeedsFullBatch
 from .sample_sites import Drawn, SampleSites, Site, guess
 from .sampling_ops import BY_VALUE, DROPS, Kind, Rows, Shape, kind_of
 from .streams import ModelStream, TorchState

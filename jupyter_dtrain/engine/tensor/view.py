@@ -23,7 +23,7 @@ from .compile import as_written
 from .constructors import watched_constructors
 from .grad_hooks import GradientHooks
 from .materialize import materialize
-from .model_arguments import ModelArguments
+from .model_io import ModelArguments
 from .ops.autograd import read_gradients_followed
 from .ops.dispatch import Rules
 from .ops.table import ON_PARTS, REFUSING, RESHAPING, TABLE
