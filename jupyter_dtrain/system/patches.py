@@ -98,6 +98,7 @@ TABLE = (
     Replaced("torch.linalg", "vector_norm matrix_norm norm", _NUMBERS),
     # -- sharded parameters
     Replaced("torch.Tensor", "as_subclass _make_subclass set_", "`zero3`: takes a sharded parameter whole"),
+    Replaced("torch.nested._internal.nested_tensor.NestedTensor", "__torch_function__", "`zero3`: takes a sharded parameter whole"),
     Replaced("torch.serialization", "_load", "`zero3`: what a cell has loaded is nobody else's memory, and is sharded"),
     Replaced("torch.overrides", "has_torch_function", "`zero3`: layers choose their ways as with plain parameters"),
     Replaced("torch._functorch.eager_transforms", "_wrap_all_tensors_to_functional", "`zero3`: transforms get parameters that stay whole"),

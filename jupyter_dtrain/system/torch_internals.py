@@ -49,6 +49,7 @@ NAMES = {
     "torch.serialization._load": "whose memory a parameter has that the cell has loaded",
     "torch.multiprocessing.reductions.StorageWeakRef": "whose memory a parameter has that the cell has loaded",
     "torch._C._functorch.peek_interpreter_stack": "whether a transform of functions is under way",
+    "torch.nested._internal.nested_tensor.NestedTensor": "nested tensors that meet sharded parameters",
     "torch._C.ScriptFunction": "scripted functions that are given parameters",
     # -- what a cell will take
     "torch._subclasses.fake_tensor.FakeTensor": "on which device one is",

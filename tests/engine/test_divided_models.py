@@ -15,6 +15,7 @@ import pytest
 from tests.engine.divided_cells import STRATEGIES, run_divided_cell
 from tests.engine.everyday_cells import CELLS as EVERYDAY
 from tests.engine.everyday_cells import LOOP, MLP, OPTIMIZERS, SET_BEFORE_STEPS, STATE, in_step
+from tests.engine.functional_cells import FORMS, functional_cell
 from tests.engine.ranks import RankError
 from tests.notebook.corpus_cells import CELLS, TOLERANCE, apart, text_apart
 
@@ -63,6 +64,18 @@ def test_models_of_another_type_are_refused_in_a_sentence(ranks, strategy):
 def test_parameters_that_are_set_before_a_step(ranks, lines, optimizer, strategy):
     """What stays whole from there on is stepped on whole in that very step."""
     check(ranks, strategy, f"{MLP}optimizer = torch.optim.{optimizer}\n", in_step(SET_BEFORE_STEPS[lines]), STATE)
+
+
+WRITTEN_OUT = [(form, place, strategy) for form in FORMS for place in ("model", "cell") for strategy in STRATEGIES]
+
+
+@pytest.mark.parametrize(
+    ("form", "place", "strategy"),
+    marked(WRITTEN_OUT, [("linear of a jagged tensor", "model", "tensor 2"), ("linear of a jagged tensor", "cell", "zero3 2")]),
+)
+def test_functions_that_are_given_weights(ranks, form, place, strategy):
+    setup, cell = functional_cell(form, in_model=place == "model")
+    assert check(ranks, strategy, setup, cell, STATE)
 
 
 # fmt: off

@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ...comm.batch_ranks import BatchRanks
 from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform
-from ...tensor.placement_types import GlobalTensor
 from ...tensor.rank0_guard import alone_now
 from ..zero3.eligibility import why_replicated
 from ..zero3.parameter_shard import ParameterShard
@@ -112,9 +111,6 @@ class LayerStore(LayerRegistry):
                 check_same((args, kwargs), f"inputs of `{type(module).__name__}`", self._alike)
         self._num_inside += 1
         try:
-            if any(map(_is_of_own_kind, args)):
-                with self.in_use([shard for p in module._parameters.values() if (shard := self.shard_of(p)) is not None]):
-                    return self._pairs.call(original, module, args, kwargs)
             return self._pairs.call(original, module, args, kwargs)
         finally:
             self._num_inside -= 1
@@ -159,11 +155,6 @@ class LayerStore(LayerRegistry):
         if isinstance(shard, LayerParameter) and not shard.uses and not shard.is_written() and bias is not None:
             return rows_of(bias, shard, self)
         return None if bias is None else split(bias, columns, 0)
-
-
-def _is_of_own_kind(value: Any) -> bool:
-    """Return whether a value has a ``__torch_function__`` of its own (nested tensors), which sees parameters before they are fetched."""
-    return isinstance(value, torch.Tensor) and type(value) not in (torch.Tensor, nn.Parameter) and not isinstance(value, GlobalTensor)
 
 
 def _is_plain() -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch._functorch import eager_transforms
+from torch.nested._internal.nested_tensor import NestedTensor
 
 from ....system.patches import patched
 from ...tensor.autograd_function import current_apply
@@ -46,6 +47,7 @@ PAST_PYTHON: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (torch.Tensor, "_make_subclass", staticmethod),
     (torch.Tensor, "set_", _as_it_is),
     (torch._C.ScriptFunction, "__call__", _as_it_is),
+    (NestedTensor, "__torch_function__", staticmethod),  # asked before a parameter's, and asks none
 )
 """What is given parameters past ``__torch_function__``: owner, name, and how the owner has it."""
 
