@@ -462,6 +462,33 @@ CASES = {
         "class Model(Parts):\n    def loss(self, x, y): return F.mse_loss(self.a(x), y)\nmodel = Model()",
         LOOP.replace("F.mse_loss(model(x), y)", "model.loss(x, y)"),
     ),
+    "what has no gradient": Case(
+        """
+        class Rounded(torch.autograd.Function):
+            forward = staticmethod(lambda ctx, x: x.round())
+            backward = staticmethod(lambda ctx, grad: None)
+        class Model(Parts):
+            def forward(self, x): return self.a(x) + Rounded.apply(self.b(x).mean(0)) + Rounded.apply(self.never(x) / self.never(x).norm())
+        model = Model()
+        """,
+        LOOP,
+    ),
+    "what has no gradient on some ranks": Case(
+        """
+        class Scaled(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x, scale):
+                ctx.save_for_backward(x); return x * scale
+            @staticmethod
+            def backward(ctx, grad):
+                x, = ctx.saved_tensors; above = x > x_all[:, 0].median()
+                return None, (grad * x * above).sum(0) if above.any() else None
+        class Model(Parts):
+            def forward(self, x): return self.a(x) + Scaled.apply(x[:, :1], self.b(x).mean(0))
+        model = Model()
+        """,
+        LOOP.replace("loader", "tiny"),
+    ),
     "scaled": Case("scaler = torch.amp.GradScaler('cpu', init_scale=8.0); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)", "for x, y in loader:\n    scaler.scale(F.mse_loss(model(x), y)).backward()\n    scaler.unscale_(optimizer); seen.append(grads(model)); scaler.step(optimizer); scaler.update(); optimizer.zero_grad()"),
 }  # fmt: skip
 

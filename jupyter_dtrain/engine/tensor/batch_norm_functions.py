@@ -17,16 +17,18 @@ class _Sums(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, origin: torch.Tensor, kind: torch.dtype) -> Any:
         ctx.save_for_backward(x, origin)
         ctx.save_for_forward(x, origin)
+        ctx.set_materialize_grads(False)
         ctx.kind = kind
         apart = x - of_channels(origin, x)
         sums = apart.sum(dims_of(x), dtype=kind)
         return sums, apart.square_().sum(dims_of(x), dtype=kind)
 
     @staticmethod
-    def backward(ctx: Any, of_sum: torch.Tensor, of_squares: torch.Tensor) -> Any:
+    def backward(ctx: Any, of_sum: torch.Tensor | None, of_squares: torch.Tensor | None) -> Any:
         x, origin = ctx.saved_tensors
-        apart = x - of_channels(origin, x)
-        return (apart * of_channels(2 * of_squares, x) + of_channels(of_sum, x)).to(x.dtype), None, None
+        passed = [] if of_squares is None else [(x - of_channels(origin, x)) * of_channels(2 * of_squares, x)]
+        passed += [] if of_sum is None else [of_channels(of_sum, x).expand_as(x)]
+        return sum(passed[1:], passed[0]).to(x.dtype) if passed else None, None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:
@@ -42,12 +44,15 @@ class _Normalized(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(x, mean, scale)
         ctx.save_for_forward(x, mean, scale)
+        ctx.set_materialize_grads(False)
         ctx.dtypes = x.dtype, mean.dtype, scale.dtype, bias.dtype
         result: torch.Tensor = x - of_channels(mean, x)
         return result.mul_(of_channels(scale, x)).add_(of_channels(bias, x))
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
+        if grad is None:
+            return None, None, None, None
         x, mean, scale = ctx.saved_tensors
         of_x, of_mean, of_scale, of_bias = ctx.dtypes
         passed, dims = grad * of_channels(scale, x), dims_of(x)

@@ -29,12 +29,15 @@ from .versions import version_of
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
-        return _all_sum(part)
+    def forward(ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        total = _all_sum(part)
+        ctx.like = total.shape, total.dtype, total.device
+        return total
 
     @staticmethod
-    def backward(_ctx: Any, grad: torch.Tensor) -> Any:
-        return of_batched(_Sum, grad)  # itself, so that a gradient of the gradient is right too
+    def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
+        return _total_gradient(grad, ctx.like)  # by itself, so that a gradient of the gradient is right too
 
     @staticmethod
     def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
@@ -44,13 +47,18 @@ class _Sum(torch.autograd.Function):
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: torch.Tensor, placement: Shard, sizes: tuple[int, ...]) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.placement, ctx.sizes = placement, sizes
-        return _all_parts(part, placement, sizes)
+        whole = _all_parts(part, placement, sizes)
+        ctx.like = whole.shape, whole.dtype, whole.device
+        return whole
 
     @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+    def backward(ctx: Any, grad: torch.Tensor | None) -> tuple[torch.Tensor | None, None, None]:
         placement: Shard = ctx.placement
-        whole = of_batched(_Sum, grad)
+        whole = _total_gradient(grad, ctx.like)
+        if whole is None:
+            return None, None, None
         part = whole.narrow(placement.dim, placement.loaded.start, placement.loaded.stop - placement.loaded.start)
         return (part if placement.counts else nothing_of(part)), None, None
 
@@ -59,14 +67,24 @@ class _Gather(torch.autograd.Function):
         return _Gather.apply(tangent, ctx.placement, ctx.sizes)  # type: ignore[no-untyped-call]
 
 
+def _total_gradient(grad: torch.Tensor | None, like: tuple[torch.Size, torch.dtype, torch.device]) -> torch.Tensor | None:
+    """Return the sum of the ranks' gradients, ``None`` where none has any. A rank without one takes part: another may have one."""
+    if grad is not None:
+        return of_batched(_Sum, grad)
+    shape, dtype, device = like
+    total = of_batched(_Sum, torch.zeros(shape, dtype=dtype, device=device))
+    return total if total.any() else None
+
+
 class _Nothing(torch.autograd.Function):
     @staticmethod
-    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return torch.zeros_like(part)
 
     @staticmethod
-    def backward(_ctx: Any, grad: torch.Tensor) -> Any:
-        return of_batched(_Nothing, grad)
+    def backward(_ctx: Any, grad: torch.Tensor | None) -> Any:
+        return None if grad is None else of_batched(_Nothing, grad)
 
     @staticmethod
     def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:

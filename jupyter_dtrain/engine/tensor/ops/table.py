@@ -148,7 +148,7 @@ def _table() -> dict[Any, Rule]:
     add(paired, _named("grid_sample bilinear max_unpool1d max_unpool2d max_unpool3d", F))
     add(_of_numbers(affine_grid), [F.affine_grid])
     add(_of_numbers(attention), [F.scaled_dot_product_attention])
-    add(product, _named("matmul mm bmm mv __matmul__ __rmatmul__", torch, torch.Tensor))
+    add(product, _named("matmul mm bmm mv __matmul__", torch, torch.Tensor))
     add(distances, [torch.cdist])
     add(outer, _named("outer ger", torch, torch.Tensor))
     add(_of_numbers(addmm), _named("addmm addmm_", torch, torch.Tensor))
