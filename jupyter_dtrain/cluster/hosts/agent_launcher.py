@@ -72,7 +72,6 @@ class AgentLauncher(Launcher):
         asked = {
             "--vary": bool(options.vary) and not self.has_lanes,
             f"--strategy {options.strategy}": Feature.HOSTS not in find(options.strategy).supports,
-            "--balance auto": options.balance != "off",
         }
         for option, is_given in asked.items():
             if is_given:
