@@ -125,7 +125,6 @@ def test_inside_an_allocation_its_nodes_are_used(notebook, slurm, expected):
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_a_job_out_of_time_ends_the_cell_with_that(notebook, slurm):
     notebook.run(SETUP)
     cell = notebook.start(f"%%distribute --launcher slurm -n 2 --nodes 2 --time 1\n{ENDLESS}")
