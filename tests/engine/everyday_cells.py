@@ -324,6 +324,24 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         LOOP + "half = copy.deepcopy(model).eval().bfloat16(); losses.append(half(X.bfloat16()).argmax(1).tolist())\n" + LOOP,
         STATE + ", half.state_dict()",
     ),
+    "what has no gradient": (
+        MLP
+        + """
+class Rounded(torch.autograd.Function):
+    forward = staticmethod(lambda ctx, x: x.round())
+    backward = staticmethod(lambda ctx, grad: None)
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.learns, (self.rows, self.mean) = model, (nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 5)) for _ in range(2))
+    def forward(self, x):
+        return self.learns(x) + Rounded.apply(self.rows(x)) + Rounded.apply(self.mean(x).mean(0)) + self.mean(x).norm(0)
+model = Both()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+""",
+        LOOP,
+        STATE,
+    ),
     "Rprop that writes to gradients": (
         MLP,
         in_step(

@@ -25,6 +25,8 @@ EACH_TIME = [
     ("kept gradients that are added to", "pipeline 2"),
     ("nested batches", "tensor 2"),
     ("parameters() is a list", "pipeline 2"),
+    ("what has no gradient", "tensor 2x2"),
+    ("what has no gradient", "zero3 3"),
 ]
 
 

@@ -86,48 +86,68 @@ def _refuse_many_starts(local: torch.Tensor) -> None:
         )
 
 
+def _like(local: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
+    return local.shape, local.dtype, local.device
+
+
+def _blank(like: tuple[torch.Size, torch.dtype, torch.device]) -> torch.Tensor:
+    """Return zeros with which a rank that has no gradient takes part: another may have one."""
+    shape, dtype, device = like
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
 class _Split(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, full: torch.Tensor, columns: Columns, dim: int) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.columns, ctx.dim = columns, dim
-        return columns.own(full, dim)
+        own = columns.own(full, dim)
+        ctx.like = _like(own)
+        return own
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return apply(_Gather, gradient, ctx.columns, ctx.dim), None, None
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        found = apply(_Gather, _blank(ctx.like) if gradient is None else gradient, ctx.columns, ctx.dim)
+        return found if gradient is not None or found.any() else None, None, None
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, columns: Columns, dim: int) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.columns, ctx.dim = columns, dim
         return columns.all_of(local, dim)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return apply(_Split, gradient, ctx.columns, ctx.dim), None, None
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        return None if gradient is None else apply(_Split, gradient, ctx.columns, ctx.dim), None, None
 
 
 class _Copy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, full: torch.Tensor, columns: Columns, dtype: torch.dtype) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.columns, ctx.dtype = columns, full.dtype
-        return full.view_as(full) if full.dtype is dtype else full.to(dtype)
+        local = full.view_as(full) if full.dtype is dtype else full.to(dtype)
+        ctx.like = _like(local)
+        return local
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return apply(_Reduce, gradient, ctx.columns).to(ctx.dtype), None, None
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        found = apply(_Reduce, _blank(ctx.like) if gradient is None else gradient, ctx.columns).to(ctx.dtype)
+        return found if gradient is not None or found.any() else None, None, None
 
 
 class _Reduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, columns: Columns) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         ctx.columns = columns
         return columns.total(local)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return apply(_Copy, gradient, ctx.columns, gradient.dtype), None
+    def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
+        return None if gradient is None else apply(_Copy, gradient, ctx.columns, gradient.dtype), None
 
 
 def split(full: torch.Tensor, columns: Columns, dim: int = -1) -> torch.Tensor:

@@ -97,10 +97,13 @@ class GroupGradients(LayerGradients):
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
         """Leave the rows of the gradients of those of `wanted` that any rank comes to, until the end of the ``with`` block. Collective."""
         own = {id(leaf) for leaf in reached}
-        of_ranks = all_gather_object([id(leaf) in own for leaf in wanted], self._over)
-        by_any = [any(of_leaf) for of_leaf in zip(*of_ranks, strict=True)]
+        by_any = self._by_any([id(leaf) in own for leaf in wanted])
         shards = [self._layers.shard_of(leaf) for leaf, is_reached in zip(wanted, by_any, strict=True) if is_reached]
         return self._summed([shard for shard in shards if isinstance(shard, LayerParameter)])
+
+    def _by_any(self, flags: list[bool]) -> list[bool]:
+        """Return which of `flags` are set on any rank. Collective."""
+        return [any(of_one) for of_one in zip(*all_gather_object(flags, self._over), strict=True)]
 
     @contextmanager
     def _summed(self, shards: Sequence[LayerParameter]) -> Iterator[Callable[[], None]]:
@@ -109,7 +112,9 @@ class GroupGradients(LayerGradients):
             collecting = {shard.number for shard in shards if shard.parameter.grad is None}
 
         def complete() -> None:
-            for shard in shards:
+            with quiet():
+                has_gradient = self._by_any([shard.has_collected or shard.parameter.grad is not None for shard in shards])
+            for shard in (one for one, has_one in zip(shards, has_gradient, strict=True) if has_one):
                 if shard.number in collecting:
                     self._sum(shard)
                 else:

@@ -106,6 +106,11 @@ class LayerParameter(ParameterShard):
         """Add to what a pass has found of the rows of the gradient."""
         self._found = rows if self._found is None else self._found + rows
 
+    @property
+    def has_collected(self) -> bool:
+        """Whether a pass has found any of the gradient."""
+        return self._found is not None
+
     def collected(self) -> torch.Tensor | None:
         """Return what a pass has found of the rows of the gradient, once."""
         found, self._found = self._found, None

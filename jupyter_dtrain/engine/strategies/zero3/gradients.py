@@ -45,6 +45,8 @@ class ShardedReduction:
         self._missing = set(self._own)
         self._next = 0
         self._stay_whole: set[int] = set()
+        self._had_gradient: set[int] = set()
+        self._came: set[int] = set()
 
     @contextmanager
     def during(self) -> Iterator[Callable[[], None]]:
@@ -55,6 +57,8 @@ class ShardedReduction:
                 # The cell has set it: the pass adds to that very tensor, whoever else has it.
                 if shard.parameter.grad is not None:
                     self._stay_whole.add(id(shard))
+                if shard.gradient is not None:
+                    self._had_gradient.add(id(shard))
             if id(shard) in self._own:
                 with torch.enable_grad(), quiet():
                     node = get_gradient_edge(shard.parameter).node
@@ -69,6 +73,16 @@ class ShardedReduction:
     def _complete(self) -> None:
         self._missing.clear()
         self._advance()
+        self._forget_what_has_none()
+
+    def _forget_what_has_none(self) -> None:
+        """Leave no gradient where no rank had one: a function on the way there has none."""
+        reduced = [shard for unit in self._units for shard in unit]
+        if not reduced:
+            return
+        for shard, has_one in zip(reduced, _by_any([id(shard) in self._came for shard in reduced]), strict=True):
+            if not has_one and id(shard) not in self._stay_whole | self._had_gradient:
+                shard.set_gradient(None)
 
     def _come(self, shard: ParameterShard) -> None:
         self._missing.discard(id(shard))
@@ -85,6 +99,8 @@ class ShardedReduction:
                 gradient = shard.parameter.grad
                 if gradient is None:
                     gradient = torch.zeros(shard.shape, dtype=shard.dtype)
+                else:
+                    self._came.add(id(shard))
                 if id(shard) in self._stay_whole:
                     average([gradient])
                     continue
