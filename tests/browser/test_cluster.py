@@ -7,10 +7,9 @@ from playwright.sync_api import expect
 
 from bench.sidebar import SOURCE, STEPS
 
-pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.mark.long
 def test_many_ranks_are_a_heat_map_and_rows_in_sight(open_lab):
     lab = open_lab(SOURCE.format(ranks=64, curves=2, points=1000, hertz=10, steps=STEPS))
     lab.open_sidebar()

@@ -560,7 +560,7 @@ import levels
         compare=CMP[:-1] + ", 'now': [str(levels.CURRENT), levels.Scope.level]}",
     ),
 ]
-IN_GATE = ("ema_swap", "two_items", "log_file")
+IN_GATE = ("two_items", "log_file")
 
 
 def marked(cell: CorpusCell) -> object:

@@ -7,10 +7,6 @@ import pytest
 from tests.notebook.corpus_cells import CELLS
 from tests.notebook.test_corpus import DRAW_WHEN_IMPORTED, assert_same
 
-FEW = ("batchnorm", "gradients_with_a_graph", "lbfgs")
-"""These are tried each time; `pytest -m long` tries all."""
-
-
 ON_RANK_0 = ("folders_made_anew",)
 """These compare files, which stay on the host of rank 0 here."""
 
@@ -25,11 +21,6 @@ def on_three_hosts(notebook):
 def for_every_cell(on_three_hosts):
     on_three_hosts.run(DRAW_WHEN_IMPORTED)
     return on_three_hosts
-
-
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.name in FEW], ids=lambda cell: cell.name)
-def test_a_cell_of_the_corpus_comes_to_the_same(on_three_hosts, cell):
-    assert_same(on_three_hosts, cell, [2, 3])
 
 
 @pytest.mark.long

@@ -107,6 +107,7 @@ def test_the_notebook_is_stored_without_outputs(example):
         assert cell.cell_type != "code" or (cell.outputs == [] and cell.execution_count is None)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_make_demo_prints_its_table():
