@@ -37,6 +37,9 @@ FORMS = {
     "a distance": "torch.cdist(h, self.mid.weight)",
     "a weight that is normed": "h @ (self.mid.weight / self.mid.weight.norm(dim=1, keepdim=True)).T",
     "cosine similarity": "F.cosine_similarity(h[:, None], self.mid.weight[None], dim=-1)",
+    "vmap": "torch.vmap(lambda row: self.mid.weight @ row)(h)",
+    "gradients of samples": "torch.vmap(torch.func.grad(lambda row: (self.mid.weight @ row).square().sum()))(h)[:, :12]",
+    "a foreach": "h @ torch._foreach_mul([self.mid.weight, self.mid.bias], 0.5)[0].T",
     "a list of parts": "torch.cat([h @ rows.T for rows in self.mid.weight.split(5)], 1)",
 }
 """Each is computed of `h`, (B, 16), by `self`, and comes to (B, 12)."""

@@ -77,7 +77,12 @@ WRITTEN_OUT = [(form, place, strategy) for form in FORMS for place in ("model", 
 )
 def test_functions_that_are_given_weights(ranks, form, place, strategy):
     setup, cell = functional_cell(form, in_model=place == "model")
-    assert check(ranks, strategy, setup, cell, STATE)
+    if (form, place, strategy) == ("gradients of samples", "model", "tensor 2"):
+        with pytest.raises(RankError, match="don't yet support saved tensor hooks"):
+            check(ranks, strategy, setup, cell, STATE)
+        return
+    divided = check(ranks, strategy, setup, cell, STATE)
+    assert divided
 
 
 # fmt: off

@@ -14,6 +14,7 @@ from torch._functorch import eager_transforms
 from torch.nested._internal.nested_tensor import NestedTensor
 
 from ....system.patches import patched
+from ...comm.transforms import in_transform, outside_transforms
 from ...tensor.autograd_function import current_apply
 from ...tensor.placement_types import GlobalTensor
 from ...tensor.view import TRANSFORMS
@@ -34,6 +35,7 @@ SHARE_MEMORY = frozenset(
     """.split()  # noqa: SIM905
 )
 
+_BY_TRANSFORM = "torch.func computes with them"
 PARAMETER_TRANSFORMS = (*TRANSFORMS, (eager_transforms, "_wrap_all_tensors_to_functional"))
 
 
@@ -64,6 +66,11 @@ class ParameterAccess:
         name, access = name_of(func)
         if not self._store.depth:
             self._make_room(found)
+            if in_transform() and torch.is_grad_enabled():
+                # A graph that is made there keeps the parameters themselves, whatever hooks there are for what graphs keep.
+                with outside_transforms():
+                    self._store.replicate([shard.parameter for shard in found], _BY_TRANSFORM)
+                return func(*args, **kwargs)
         with self._store.in_use(found):
             if len(found) == 1 and access and name == "data":
                 if access == "__get__":
@@ -138,7 +145,7 @@ class ParameterAccess:
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             found = self._store.shards_in((args, kwargs), {})
-            self._store.replicate([shard.parameter for shard in found.values()], "torch.func is given them")
+            self._store.replicate([shard.parameter for shard in found.values()], _BY_TRANSFORM)
             return function(*args, **kwargs)
 
         return called
