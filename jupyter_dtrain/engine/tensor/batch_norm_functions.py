@@ -31,8 +31,9 @@ class _Sums(torch.autograd.Function):
         return sum(passed[1:], passed[0]).to(x.dtype) if passed else None, None, None
 
     @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> Any:
+    def jvp(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> Any:
         x, origin = ctx.saved_tensors
+        tangent = torch.zeros_like(x) if tangent is None else tangent
         apart = x - of_channels(origin, x)
         return tangent.sum(dims_of(x), dtype=ctx.kind), (2 * apart * tangent).sum(dims_of(x), dtype=ctx.kind)
 
@@ -61,9 +62,11 @@ class _Normalized(torch.autograd.Function):
         return passed.to(of_x), -passed.sum(dims).to(of_mean), spread.to(of_scale), grad.sum(dims).to(of_bias)
 
     @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, of_mean: torch.Tensor, of_scale: torch.Tensor, of_bias: torch.Tensor) -> torch.Tensor:
+    def jvp(ctx: Any, *tangents: torch.Tensor | None) -> torch.Tensor:
         x, mean, scale = ctx.saved_tensors
         apart = x - of_channels(mean, x)
+        given = zip(tangents, (x, mean, scale, mean), strict=True)  # a bias has the mean's shape
+        tangent, of_mean, of_scale, of_bias = (torch.zeros_like(value) if one is None else one for one, value in given)
         moved = (tangent - of_channels(of_mean, x)) * of_channels(scale, x) + apart * of_channels(of_scale, x)
         result: torch.Tensor = moved + of_channels(of_bias, x)
         return result
