@@ -22,6 +22,8 @@ from .user_frames import is_users, is_users_module
 
 TORCH = ("torch.", "torchvision.")
 _PLAIN = frozenset({type(None), bool, int, float, str, tuple, list, dict, set})
+_MAKING = ("init", "reset")
+_BY_NAME = frozenset(("getattr", "methodcaller", "attrgetter", "__getattribute__", "__dict__", "vars"))
 _LOOKED_AT = 100  # of what a model keeps in a list: it may be data
 _NO_CALL = (
     nn.Module,
@@ -31,13 +33,38 @@ _NO_CALL = (
 )  # of these a call runs no code that is theirs alone, or other code is looked through
 
 
-def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool]) -> bool:
-    """Return whether `has` is true of code in `model` that is not PyTorch's own, or that it calls, and the names in it."""
+def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool], *, in_calls: bool = False) -> bool:
+    """Return whether `has` is true of code in `model` that is not PyTorch's own, or that it calls, and the names in it.
+
+    With `in_calls` not of what makes the model alone: ``__init__``, and what sets first weights there, which no call of it comes to.
+    """
     parts = modules_in(model)
     kinds = {kind for module in parts for kind in type(module).__mro__}
+    methods = [(name, value) for kind in kinds for name, value in vars(kind).items() if not _is_torchs_or_plain(value)]
+    kept = [("", value) for part in parts for value in _kept(part) if not _is_torchs_or_plain(value)]
+    left_out = _names_of_making(methods, kept) if in_calls else frozenset()
     seen: set[FunctionType] = set()
-    values = chain((value for kind in kinds for value in vars(kind).values()), (value for part in parts for value in _kept(part)))
-    return any(_uses(value, has, seen, methods=True) for value in values if not _is_torchs_or_plain(value))
+    return any(_uses(value, has, seen, methods=True) for name, value in chain(methods, kept) if name not in left_out)
+
+
+def _names_of_making(methods: list[tuple[str, object]], kept: list[tuple[str, object]]) -> frozenset[str]:
+    """Return the names of methods that only make a model: nothing else names them, and nothing looks for methods by names that it makes."""
+    found = {name for name, _ in methods if name == "__init__" or (any(word in name for word in _MAKING) and not name.startswith("__"))}
+    while True:
+        words: set[str] = set()
+        seen: set[FunctionType] = set()
+        for name, value in chain(methods, kept):
+            if name not in found:
+                _uses(value, partial(_note_words, words), seen, methods=True)
+        named = found & words - {"__init__"} if words.isdisjoint(_BY_NAME) else found - {"__init__"}
+        if not named:
+            return frozenset(found)
+        found -= named
+
+
+def _note_words(words: set[str], code: CodeType, names: set[str]) -> bool:
+    words.update(names, (const for part in everything(code) for const in part.co_consts if isinstance(const, str)))
+    return False
 
 
 def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:

@@ -12,6 +12,7 @@ from torch.utils.data import default_collate
 
 from jupyter_dtrain.engine.code_inspection import model_uses
 from jupyter_dtrain.engine.data.collate_words import may_draw, may_mix
+from jupyter_dtrain.engine.forward.module_state import may_write
 
 
 def wrapped(forward):
@@ -70,6 +71,78 @@ def test_methods_of_classes_and_objects_that_code_knows_by_name_are_looked_into(
     assert model_uses(ByClass(), lambda _, names: "mean" in names)
     assert model_uses(ByObject(), lambda _, names: "std" in names)
     assert not model_uses(ByClass(), lambda _, names: "std" in names)
+
+
+class Made(nn.Module):
+    """As models set their first weights: in `__init__`, by a method for each module, or when they are told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm = nn.Linear(3, 3), nn.LayerNorm(3).requires_grad_(False)
+        nn.init.zeros_(self.layer.bias)
+        self.apply(self._init_weights)
+        self.reset_parameters()
+
+    def _init_weights(self, module):
+        if isinstance(module, nn.Linear):
+            self.reset_bias(module)
+
+    def reset_parameters(self):
+        nn.init.xavier_uniform_(self.layer.weight)
+
+    def reset_bias(self, module):
+        module.bias.data.zero_()
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+class ResetInCalls(Made):
+    def forward(self, x):
+        self.reset_parameters()
+        return super().forward(x)
+
+
+class ResetByName(Made):
+    def forward(self, x):
+        getattr(self, "reset_" + "parameters")()
+        return super().forward(x)
+
+
+class ResetByAnother(Made):
+    def forward(self, x):
+        reset(self)
+        return super().forward(x)
+
+
+class ResetByHook(Made):
+    def __init__(self):
+        super().__init__()
+        self.register_forward_pre_hook(self.reset_first)
+
+    def reset_first(self, *_):
+        self.layer.weight.data.zero_()
+
+
+class WritesInCalls(Made):
+    def forward(self, x):
+        self.layer.weight.mul_(0.9)
+        return super().forward(x)
+
+
+def reset(model):
+    model.reset_bias(model.layer)
+
+
+def test_what_sets_first_weights_writes_in_no_call():
+    assert not may_write(Made())
+    assert not may_write(nn.Sequential(Made(), Made()))
+
+
+@pytest.mark.parametrize("kind", [ResetInCalls, ResetByName, ResetByAnother, ResetByHook, WritesInCalls])
+def test_what_a_call_may_come_to_writes_in_it(kind):
+    assert may_write(kind())
+    assert may_write(nn.Sequential(First(), kind()))
 
 
 class Collator:

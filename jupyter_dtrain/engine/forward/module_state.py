@@ -176,8 +176,12 @@ class ModuleState:
 
 
 def may_write(model: nn.Module) -> bool:
-    """Return whether code in `model` that is not PyTorch's own has a word of writing into tensors."""
-    return model_uses(model, lambda _, names: any(name in _WRITING or (name.endswith("_") and not name.startswith("_")) for name in names))
+    """Return whether code that a call of `model` may come to, and is not PyTorch's own, has a word of writing into tensors."""
+    return model_uses(model, _may_write, in_calls=True)
+
+
+def _may_write(_code: object, names: set[str]) -> bool:
+    return any(name in _WRITING or (name.endswith("_") and not name.startswith("_") and name != "requires_grad_") for name in names)
 
 
 def statistics_of(module: nn.Module, *, per_rank: bool = False) -> tuple[str, ...]:
