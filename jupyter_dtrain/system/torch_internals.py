@@ -66,6 +66,7 @@ NAMES = {
     "torch.nn.utils.parametrize._cache": "parametrized modules whose call is taken back",
     "torch.nn.utils.parametrize._inject_new_class": "how a parametrized module is read",
     "torch.nn.utils.parametrize._inject_property": "how a parametrized module is read",
+    "torch.utils.checkpoint._CheckpointFrame": "activation checkpointing that is given sharded parameters",
     "torch.utils.checkpoint._checkpoint_without_reentrant_generator": "activation checkpointing",
     "torch.optim.Optimizer._optimizer_step_code": "whose frame an optimizer's step is",
     # -- compiled code

@@ -324,6 +324,28 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         LOOP + "half = copy.deepcopy(model).eval().bfloat16(); losses.append(half(X.bfloat16()).argmax(1).tolist())\n" + LOOP,
         STATE + ", half.state_dict()",
     ),
+    "frozen parts in checkpoints": (
+        MLP
+        + """
+from torch.utils.checkpoint import checkpoint
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)
+        self.conv, self.norm.bias = nn.Conv1d(4, 4, 3, padding=1), None
+        nn.init.xavier_uniform_(self.first.weight)
+        for part in (self.norm, self.conv): part.requires_grad_(False)
+    def inner(self, x):
+        h = self.norm(self.first(x)).tanh()
+        return self.last(self.conv(h.view(-1, 4, 4)).flatten(1))
+    def forward(self, x):
+        return x + checkpoint(self.inner, x, use_reentrant=False)
+model = nn.Sequential(Block(), Block(), *blocks)
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+""",
+        LOOP,
+        STATE,
+    ),
     "what has no gradient": (
         MLP
         + """

@@ -39,6 +39,10 @@ FORMS = {
     "cosine similarity": "F.cosine_similarity(h[:, None], self.mid.weight[None], dim=-1)",
     "vmap": "torch.vmap(lambda row: self.mid.weight @ row)(h)",
     "gradients of samples": "torch.vmap(torch.func.grad(lambda row: (self.mid.weight @ row).square().sum()))(h)[:, :12]",
+    "checkpointed": "torch.utils.checkpoint.checkpoint(F.linear, h, self.mid.weight, self.mid.bias, use_reentrant=False)",
+    "checkpointed with a norm that is not trained": "torch.utils.checkpoint.checkpoint("
+    "lambda h, w: F.linear(self.norm(F.layer_norm(h, (16,), self.norm.weight)).tanh(), w), h, self.mid.weight, use_reentrant=False)",
+    "a norm that is not trained": "F.linear(self.norm(F.layer_norm(h, (16,), self.norm.weight)).tanh(), self.mid.weight)",
     "a foreach": "h @ torch._foreach_mul([self.mid.weight, self.mid.bias], 0.5)[0].T",
     "a list of parts": "torch.cat([h @ rows.T for rows in self.mid.weight.split(5)], 1)",
 }
@@ -47,11 +51,13 @@ FORMS = {
 MODEL = (
     HEAD
     + """
+import torch.utils.checkpoint
 def jagged(h): return torch.nested.nested_tensor_from_jagged(h, torch.tensor([0, 1, len(h)]))
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.first, self.mid, self.square, self.last = nn.Linear(8, 16), nn.Linear(16, 12), nn.Linear(16, 16), nn.Linear(12, 5)
+        self.norm = nn.LayerNorm(16).requires_grad_(False)
     def forward(self, x):
         h = self.square(self.first(x).tanh())
         return self.last({form})

@@ -19,6 +19,7 @@ from ...tensor.autograd_function import current_apply
 from ...tensor.placement_types import GlobalTensor
 from ...tensor.view import TRANSFORMS
 from ...user_frames import is_users
+from .checkpointed import kept_as_they_are
 from .parameter import Zero3Parameter, name_of
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
@@ -136,6 +137,7 @@ class ParameterAccess:
                 stack.enter_context(patched(owner, name, kind(self._whole_for(getattr(owner, name)))))
             for name in ("DisableTorchFunction", "DisableTorchFunctionSubclass"):
                 stack.enter_context(patched(torch._C, name, _not_in_the_cell(getattr(torch._C, name), self._store.strategy)))
+            stack.enter_context(kept_as_they_are(self._store))
             stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._own_function())))
             yield
 

@@ -168,7 +168,8 @@ class ParameterStore(ParameterRegistry):
             shard.uses += 1
             shard.parameter.__class__ = nn.Parameter
         try:
-            yield
+            with self.saved.seen_by_others():
+                yield
         finally:
             for shard in shards:
                 shard.uses -= 1

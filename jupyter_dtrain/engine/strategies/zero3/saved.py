@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from .parameter_shard import ParameterShard
@@ -15,6 +17,11 @@ _CHANGED = (
     "one of the variables needed for gradient computation has been modified by an inplace operation: {what}. It is at version {now}; "
     "expected version {then} instead."
 )
+
+
+def changed_in_place(what: str, *, now: int, then: int) -> RuntimeError:
+    """Return PyTorch's error for what has been written to since a graph kept it, at version `then`."""
+    return RuntimeError(_CHANGED.format(what=what, now=now, then=then))
 
 
 class _Part(NamedTuple):
@@ -32,6 +39,19 @@ class _Tensor(NamedTuple):
 
     tensor: torch.Tensor
     version: int
+
+
+class _Aliases:
+    """A hook of somebody else's that is given tensors of the memory of parameters, and not these, which lose it."""
+
+    def __init__(self, pack: Callable[[torch.Tensor], Any]) -> None:
+        self._pack = pack
+
+    def __call__(self, tensor: torch.Tensor) -> Any:
+        if isinstance(tensor, nn.Parameter):
+            with quiet():
+                tensor = tensor.detach()
+        return self._pack(tensor)
 
 
 class SavedParameters:
@@ -74,6 +94,13 @@ class SavedParameters:
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
         return hooks is not None and hooks[0] != self._pack
 
+    def seen_by_others(self) -> AbstractContextManager[object]:
+        """Let hooks of somebody else's get what holds the memory of parameters, and not these themselves."""
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
+        if hooks is None or hooks[0] == self._pack or isinstance(hooks[0], _Aliases):
+            return nullcontext()
+        return saved_tensors_hooks(_Aliases(hooks[0]), hooks[1])
+
     def _pack(self, tensor: torch.Tensor) -> Any:
         with quiet():
             if tensor.layout != torch.strided or tensor.is_inference():
@@ -91,9 +118,7 @@ class SavedParameters:
             if isinstance(kept, _Part):
                 shard = kept.shard
                 if shard.parameter._version != kept.version:
-                    raise RuntimeError(
-                        _CHANGED.format(what=f"a parameter of shape {shard.shape}", now=shard.parameter._version, then=kept.version)
-                    )
+                    raise changed_in_place(f"a parameter of shape {shard.shape}", now=shard.parameter._version, then=kept.version)
                 if shard.full is None:
                     self._fetch(shard)
                 assert shard.full is not None
@@ -101,7 +126,7 @@ class SavedParameters:
             if isinstance(kept, _Tensor):
                 if kept.tensor._version != kept.version:
                     shape = tuple(kept.tensor.shape)
-                    raise RuntimeError(_CHANGED.format(what=f"a tensor of shape {shape}", now=kept.tensor._version, then=kept.version))
+                    raise changed_in_place(f"a tensor of shape {shape}", now=kept.tensor._version, then=kept.version)
                 return kept.tensor
             result: torch.Tensor = kept
             return result

@@ -1,0 +1,63 @@
+"""Sharded parameters that the cell hands to activation checkpointing: kept as the objects that they are, and whole when it computes again.
+
+PyTorch keeps what :func:`torch.utils.checkpoint.checkpoint` is called on as a graph does, and gives a plain tensor for it in the backward
+pass. Of a parameter whose numbers are away that would have none, and what is compiled would be compiled once more, for another type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from torch import nn
+from torch.utils.checkpoint import _CheckpointFrame
+
+from ....system.patches import patched
+from .parameter_store import ParameterStore
+from .saved import changed_in_place
+from .sharded_rows import quiet
+
+
+class _Kept:
+    """A parameter, and the version of its numbers."""
+
+    def __init__(self, parameter: nn.Parameter) -> None:
+        self.parameter, self.version = parameter, parameter._version
+
+    def unpack(self) -> nn.Parameter:
+        """Return it, or raise where it was written to since."""
+        if self.parameter._version != self.version:
+            raise changed_in_place(f"a parameter of shape {tuple(self.parameter.shape)}", now=self.parameter._version, then=self.version)
+        return self.parameter
+
+
+@contextmanager
+def kept_as_they_are(store: ParameterStore) -> Iterator[None]:
+    """Let checkpointing keep the parameters of `store` themselves, until the end of the ``with`` block."""
+    save, get = _CheckpointFrame.save_inputs, _CheckpointFrame.get_inputs
+
+    def save_inputs(frame: Any, *args: Any) -> None:
+        with quiet():
+            kept = [_Kept(arg) if store.shard_of(arg) is not None else arg for arg in args]
+        save(frame, *kept)  # type: ignore[no-untyped-call]
+        frame.recompute_fn = _whole_in(store, frame.recompute_fn)
+
+    def get_inputs(frame: Any) -> list[Any]:
+        with quiet():
+            return [arg.unpack() if isinstance(arg, _Kept) else arg for arg in get(frame)]  # type: ignore[no-untyped-call]
+
+    with patched(_CheckpointFrame, "save_inputs", save_inputs), patched(_CheckpointFrame, "get_inputs", get_inputs):
+        yield
+
+
+def _whole_in(store: ParameterStore, recompute: Callable[..., None]) -> Callable[..., None]:
+    """Return `recompute` so that the parameters that it is given are plain and whole meanwhile, as they were in its first run."""
+
+    @wraps(recompute)
+    def run(*args: Any) -> None:
+        with store.in_use(list(store.shards_in(args, {}).values())):
+            recompute(*args)
+
+    return run
