@@ -223,7 +223,7 @@ tripled, files()
 
 
 def test_a_file_that_the_cell_opens_is_written_once(notebook):
-    notebook.run("import os\ndef log(number):\n    with open('log', 'a') as file:\n        file.write(f'{number}')")
+    notebook.run("import os\ndef log(number):\n    with open('log of calls', 'a') as file:\n        file.write(f'{number}')")
     cell = notebook.run("""%%distribute --engines 2
 for number in range(3):
     log(number)
@@ -232,7 +232,7 @@ for number in range(3):
 print(len(open("pids").read().split()))
 """)
     assert cell.stdout == "3\n"
-    assert (notebook.folder / "log").read_text() == "012"
+    assert (notebook.folder / "log of calls").read_text() == "012"
     assert len((notebook.folder / "pids").read_text().split()) == 3
 
 

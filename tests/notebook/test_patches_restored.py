@@ -74,9 +74,9 @@ def test_they_are_pickled_in_a_cell_as_in_a_notebook(notebook):
 def test_a_file_is_written_once_by_other_names_of_open(notebook):
     notebook.run("import builtins, io\nwrites, adds = builtins.open, io.open")
     notebook.run(
-        "%%distribute\nwith adds('log', 'a') as file:\n    file.write('once')\nwith writes('log', 'a') as file:\n    file.write(' each')"
+        "%%distribute\nwith adds('both', 'a') as file:\n    file.write('once')\nwith writes('both', 'a') as file:\n    file.write(' each')"
     )
-    assert (notebook.folder / "log").read_text() == "once each"
+    assert (notebook.folder / "both").read_text() == "once each"
 
 
 @pytest.mark.parametrize("options", ["", "--strategy zero1", "--semantics local", "--checkpoint-activations", "--rng per-rank"])
