@@ -63,15 +63,16 @@ while step < {steps}:
 
 
 @contextlib.contextmanager
-def half_speed(pid: int) -> Iterator[None]:
-    """Let a process run half of the time only."""
+def throttled(pid: int, *, on: float = SLICE, off: float = SLICE) -> Iterator[None]:
+    """Let a process run for `on` of each `on` + `off` seconds only, wherever it is: in its own work, and where it waits for others."""
     over = threading.Event()
 
     def limit() -> None:
-        while not over.wait(SLICE):
-            os.kill(pid, signal.SIGSTOP)
-            over.wait(SLICE)
-            os.kill(pid, signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # what it was throttled for fails of itself
+            while not over.wait(on):
+                os.kill(pid, signal.SIGSTOP)
+                over.wait(off)
+                os.kill(pid, signal.SIGCONT)
 
     thread = threading.Thread(target=limit)
     thread.start()
@@ -86,7 +87,7 @@ def rate(kernel: Kernel, balance: str, *, slow: str) -> float:
     """Return the steps a second of the second half of the cell."""
     kernel.run(MODEL + (READING if slow == "reading" else ""))
     engine = int(kernel.run(f"print({CLUSTER}.engines[0].pid)"))
-    with half_speed(engine) if slow == "engine" else contextlib.nullcontext():
+    with throttled(engine) if slow == "engine" else contextlib.nullcontext():
         kernel.run(CELL.format(balance=balance, steps=STEPS, batch=64 if slow == "reading" else 4096))
     times = json.loads(kernel.run("print(times)"))
     return (STEPS - STEPS // 2) / float(times[-1] - times[STEPS // 2 - 1])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
+from bench.balance import throttled
 from tests.faults.test_balance import SETUP, STATE, TRAIN
 from tests.hosts.test_several_hosts import hosts_of
 from tests.hosts.virtual_hosts import VirtualHost
@@ -40,35 +39,14 @@ def shares(cell):
     return [[int(part.rstrip("%")) for part in line.split(", ")] for line in told]
 
 
-@contextmanager
-def held(process: psutil.Process, *, on: float = 0.03, off: float = 0.06) -> Iterator[None]:
-    """Let `process` run for `on` of each `on` + `off` seconds only, wherever it is: in its own work, and where it waits for others."""
-    over = threading.Event()
-
-    def turns() -> None:
-        while not over.wait(on):
-            with suppress(psutil.NoSuchProcess):  # what it was held for fails of itself
-                process.suspend()
-                over.wait(off)
-                process.resume()
-
-    thread = threading.Thread(target=turns)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def process_in(host: VirtualHost, pid: int) -> psutil.Process:
-    """The process that has the number `pid` in the host."""
+def pid_outside(host: VirtualHost, pid: int) -> int:
+    """The number here of the process that has the number `pid` in the host."""
     numbering = Path(f"/proc/{host.pid}/ns/pid").readlink()
     for process in psutil.process_iter():
         with suppress(OSError):  # it is over
             line = next(line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("NSpid"))
             if int(line.split()[-1]) == pid and Path(f"/proc/{process.pid}/ns/pid").readlink() == numbering:
-                return process
+                return process.pid
     raise LookupError(f"{host.name} has no process {pid}")
 
 
@@ -93,7 +71,7 @@ def test_a_throttled_host_computes_less_and_the_wait_for_it_is_not_taken_for_wor
     engines = notebook.engines()
     cell = notebook.start(f"%%distribute --balance auto{train}")
     notebook.wait_for_stdout(cell, "epoch 0")  # an engine that is stopped before it has met the other would be replaced
-    with held(process_in(lab[2], engines[1])):
+    with throttled(pid_outside(lab[2], engines[1]), on=0.03, off=0.06):
         notebook.finish(cell)
     assert cell.ok, cell.traceback
     assert notebook.engines() == engines, cell.notices

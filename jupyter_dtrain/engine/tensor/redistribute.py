@@ -8,6 +8,7 @@ parts, or from both has the gradient that one process would get.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from .batched import of_batched
 from .deferred import DeferredReduction, later_of
 from .graph_placement import graph_nodes
 from .memory_layout import blank_whole
+from .missing_gradients import Like, exchanged_gradient, like_of
 from .pending_checks import settle
 from .placement_types import GlobalTensor, Partial, Shard, is_followed, to_local
 from .rank0_guard import all_ranks_come
@@ -32,7 +34,7 @@ class _Sum(torch.autograd.Function):
     def forward(ctx: Any, part: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         total = _all_sum(part)
-        ctx.like = total.shape, total.dtype, total.device
+        ctx.like = like_of(total)
         return total
 
     @staticmethod
@@ -50,7 +52,7 @@ class _Gather(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.placement, ctx.sizes = placement, sizes
         whole = _all_parts(part, placement, sizes)
-        ctx.like = whole.shape, whole.dtype, whole.device
+        ctx.like = like_of(whole)
         return whole
 
     @staticmethod
@@ -67,13 +69,8 @@ class _Gather(torch.autograd.Function):
         return _Gather.apply(tangent, ctx.placement, ctx.sizes)  # type: ignore[no-untyped-call]
 
 
-def _total_gradient(grad: torch.Tensor | None, like: tuple[torch.Size, torch.dtype, torch.device]) -> torch.Tensor | None:
-    """Return the sum of the ranks' gradients, ``None`` where none has any. A rank without one takes part: another may have one."""
-    if grad is not None:
-        return of_batched(_Sum, grad)
-    shape, dtype, device = like
-    total = of_batched(_Sum, torch.zeros(shape, dtype=dtype, device=device))
-    return total if total.any() else None
+def _total_gradient(grad: torch.Tensor | None, like: Like) -> torch.Tensor | None:
+    return exchanged_gradient(grad, like, partial(of_batched, _Sum))
 
 
 class _Nothing(torch.autograd.Function):

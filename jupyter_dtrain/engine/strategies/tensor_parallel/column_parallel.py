@@ -17,6 +17,7 @@ from ....errors import UsageError
 from ...comm.shared_memory import SharedMemory
 from ...tensor.autograd_function import current_apply
 from ...tensor.batched import is_batched
+from ...tensor.missing_gradients import exchanged_gradient, like_of
 from ...timing import COMMUNICATION, Counted
 
 apply = current_apply()  # not what fetches the parameters that a user's function is given
@@ -86,29 +87,18 @@ def _refuse_many_starts(local: torch.Tensor) -> None:
         )
 
 
-def _like(local: torch.Tensor) -> tuple[torch.Size, torch.dtype, torch.device]:
-    return local.shape, local.dtype, local.device
-
-
-def _blank(like: tuple[torch.Size, torch.dtype, torch.device]) -> torch.Tensor:
-    """Return zeros with which a rank that has no gradient takes part: another may have one."""
-    shape, dtype, device = like
-    return torch.zeros(shape, dtype=dtype, device=device)
-
-
 class _Split(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, full: torch.Tensor, columns: Columns, dim: int) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.columns, ctx.dim = columns, dim
         own = columns.own(full, dim)
-        ctx.like = _like(own)
+        ctx.like = like_of(own)
         return own
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
-        found = apply(_Gather, _blank(ctx.like) if gradient is None else gradient, ctx.columns, ctx.dim)
-        return found if gradient is not None or found.any() else None, None, None
+        return exchanged_gradient(gradient, ctx.like, lambda own: apply(_Gather, own, ctx.columns, ctx.dim)), None, None
 
 
 class _Gather(torch.autograd.Function):
@@ -129,13 +119,12 @@ class _Copy(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         ctx.columns, ctx.dtype = columns, full.dtype
         local = full.view_as(full) if full.dtype is dtype else full.to(dtype)
-        ctx.like = _like(local)
+        ctx.like = like_of(local)
         return local
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor | None) -> Any:
-        found = apply(_Reduce, _blank(ctx.like) if gradient is None else gradient, ctx.columns).to(ctx.dtype)
-        return found if gradient is not None or found.any() else None, None, None
+        return exchanged_gradient(gradient, ctx.like, lambda own: apply(_Reduce, own, ctx.columns).to(ctx.dtype)), None, None
 
 
 class _Reduce(torch.autograd.Function):
