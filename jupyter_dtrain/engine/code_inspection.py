@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from ..analysis.code_objects import closed_over, everything, names_in, original_code
 from .module_tree import modules_in
@@ -42,7 +43,8 @@ def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool], *, i
     kinds = {kind for module in parts for kind in type(module).__mro__}
     methods = [(name, value) for kind in kinds for name, value in vars(kind).items() if not _is_torchs_or_plain(value)]
     kept = [("", value) for part in parts for value in _kept(part) if not _is_torchs_or_plain(value)]
-    left_out = _names_of_making(methods, kept) if in_calls else frozenset()
+    is_made = not any(issubclass(kind, LazyModuleMixin) for kind in kinds)  # else a first call makes some of it
+    left_out = _names_of_making(methods, kept) if in_calls and is_made else frozenset()
     seen: set[FunctionType] = set()
     return any(_uses(value, has, seen, methods=True) for name, value in chain(methods, kept) if name not in left_out)
 

@@ -124,6 +124,13 @@ class ResetByHook(Made):
         self.layer.weight.data.zero_()
 
 
+class MadeInCalls(nn.modules.lazy.LazyModuleMixin, Made):
+    """Its first call makes it."""
+
+    def initialize_parameters(self, _):
+        self.reset_parameters()
+
+
 class WritesInCalls(Made):
     def forward(self, x):
         self.layer.weight.mul_(0.9)
@@ -139,7 +146,7 @@ def test_what_sets_first_weights_writes_in_no_call():
     assert not may_write(nn.Sequential(Made(), Made()))
 
 
-@pytest.mark.parametrize("kind", [ResetInCalls, ResetByName, ResetByAnother, ResetByHook, WritesInCalls])
+@pytest.mark.parametrize("kind", [ResetInCalls, ResetByName, ResetByAnother, ResetByHook, MadeInCalls, WritesInCalls])
 def test_what_a_call_may_come_to_writes_in_it(kind):
     assert may_write(kind())
     assert may_write(nn.Sequential(First(), kind()))
