@@ -100,6 +100,7 @@ TABLE = (
     Replaced("torch.Tensor", "as_subclass _make_subclass set_", "`zero3`: takes a sharded parameter whole"),
     Replaced("torch.nested._internal.nested_tensor.NestedTensor", "__torch_function__", "`zero3`: takes a sharded parameter whole"),
     Replaced("torch.utils.checkpoint._CheckpointFrame", "save_inputs get_inputs", "`zero3`: keeps a sharded parameter itself"),
+    Replaced("torch.autograd.graph.saved_tensors_hooks", "__enter__", "`zero3`: a sharded parameter that hooks return is whole"),
     Replaced("torch.serialization", "_load", "`zero3`: what a cell has loaded is nobody else's memory, and is sharded"),
     Replaced("torch.overrides", "has_torch_function", "`zero3`: layers choose their ways as with plain parameters"),
     Replaced("torch._functorch.eager_transforms", "_wrap_all_tensors_to_functional", "`zero3`: transforms get parameters that stay whole"),

@@ -324,6 +324,33 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         LOOP + "half = copy.deepcopy(model).eval().bfloat16(); losses.append(half(X.bfloat16()).argmax(1).tolist())\n" + LOOP,
         STATE + ", half.state_dict()",
     ),
+    "hooks that keep the very tensors": (
+        MLP
+        + """
+from torch.autograd.graph import saved_tensors_hooks
+kept = []
+def pack(t):
+    if any(t is p for p in model.parameters()):
+        kept.append((isinstance(t, nn.Parameter), t.shape, t.sum().item()))
+        return [t]
+    return t
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 8)
+        self.last.requires_grad_(False)
+    def inner(self, x):
+        with saved_tensors_hooks(pack, lambda t: t[0] if isinstance(t, list) else t):
+            return self.last(self.norm(self.first(x)).tanh())
+    def forward(self, x):
+        with saved_tensors_hooks(lambda t: t, lambda t: t):
+            return x + self.inner(x)
+model = nn.Sequential(Block(), Block(), *blocks)
+optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+""",
+        LOOP,
+        STATE + ", kept",
+    ),
     "frozen parts in checkpoints": (
         MLP
         + """

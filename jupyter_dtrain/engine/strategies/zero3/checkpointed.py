@@ -1,17 +1,23 @@
-"""Sharded parameters that the cell hands to activation checkpointing: kept as the objects that they are, and whole when it computes again.
+"""Sharded parameters that others than this project keep for the backward pass: activation checkpointing, and hooks of the cell's own.
 
 PyTorch keeps what :func:`torch.utils.checkpoint.checkpoint` is called on as a graph does, and gives a plain tensor for it in the backward
-pass. Of a parameter whose numbers are away that would have none, and what is compiled would be compiled once more, for another type.
+pass. Of a parameter whose numbers are away that would have none, and what is compiled would be compiled once more, for another type. So it
+is kept as the object that it is, and whole when it is computed with again.
+
+Hooks of the cell's own (:class:`torch.autograd.graph.saved_tensors_hooks`) may keep the very parameter that they are given, and return it
+when its numbers are away again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
+import torch
 from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import _CheckpointFrame
 
 from ....system.patches import patched
@@ -48,8 +54,26 @@ def kept_as_they_are(store: ParameterStore) -> Iterator[None]:
         with quiet():
             return [arg.unpack() if isinstance(arg, _Kept) else arg for arg in get(frame)]  # type: ignore[no-untyped-call]
 
-    with patched(_CheckpointFrame, "save_inputs", save_inputs), patched(_CheckpointFrame, "get_inputs", get_inputs):
+    with ExitStack() as stack:
+        stack.enter_context(patched(_CheckpointFrame, "save_inputs", save_inputs))
+        stack.enter_context(patched(_CheckpointFrame, "get_inputs", get_inputs))
+        stack.enter_context(patched(saved_tensors_hooks, "__enter__", _whole_at_last(store, saved_tensors_hooks.__enter__)))
         yield
+
+
+def _whole_at_last(store: ParameterStore, enter: Callable[[saved_tensors_hooks], None]) -> Callable[[saved_tensors_hooks], None]:
+    """Return `enter`, which lets hooks be asked, so that a parameter of `store` that others' return is whole."""
+
+    @wraps(enter)
+    def entered(hooks: saved_tensors_hooks) -> None:
+        def unpack(kept: Any) -> torch.Tensor:
+            result = hooks.unpack_hook(kept)
+            shard = store.shard_of(result)
+            return result if shard is None else store.saved.full(shard)
+
+        enter(hooks if store.saved.is_own(hooks) else saved_tensors_hooks(hooks.pack_hook, unpack))
+
+    return entered
 
 
 def _whole_in(store: ParameterStore, recompute: Callable[..., None]) -> Callable[..., None]:

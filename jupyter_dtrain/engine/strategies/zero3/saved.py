@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from .parameter_shard import ParameterShard
@@ -39,19 +37,6 @@ class _Tensor(NamedTuple):
 
     tensor: torch.Tensor
     version: int
-
-
-class _Aliases:
-    """A hook of somebody else's that is given tensors of the memory of parameters, and not these, which lose it."""
-
-    def __init__(self, pack: Callable[[torch.Tensor], Any]) -> None:
-        self._pack = pack
-
-    def __call__(self, tensor: torch.Tensor) -> Any:
-        if isinstance(tensor, nn.Parameter):
-            with quiet():
-                tensor = tensor.detach()
-        return self._pack(tensor)
 
 
 class SavedParameters:
@@ -94,12 +79,16 @@ class SavedParameters:
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
         return hooks is not None and hooks[0] != self._pack
 
-    def seen_by_others(self) -> AbstractContextManager[object]:
-        """Let hooks of somebody else's get what holds the memory of parameters, and not these themselves."""
-        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
-        if hooks is None or hooks[0] == self._pack or isinstance(hooks[0], _Aliases):
-            return nullcontext()
-        return saved_tensors_hooks(_Aliases(hooks[0]), hooks[1])
+    def full(self, shard: ParameterShard) -> torch.Tensor:
+        """Return all of a parameter, fetched where it is away, in memory that stays for as long as somebody holds it."""
+        if shard.full is None:
+            self._fetch(shard)
+        assert shard.full is not None
+        return shard.full
+
+    def is_own(self, hooks: saved_tensors_hooks) -> bool:
+        """Return whether these are what :meth:`followed` has returned."""
+        return bool(hooks.pack_hook == self._pack)
 
     def _pack(self, tensor: torch.Tensor) -> Any:
         with quiet():
@@ -119,10 +108,7 @@ class SavedParameters:
                 shard = kept.shard
                 if shard.parameter._version != kept.version:
                     raise changed_in_place(f"a parameter of shape {shard.shape}", now=shard.parameter._version, then=kept.version)
-                if shard.full is None:
-                    self._fetch(shard)
-                assert shard.full is not None
-                return shard.full.as_strided(kept.shape, kept.stride, kept.offset)
+                return self.full(shard).as_strided(kept.shape, kept.stride, kept.offset)
             if isinstance(kept, _Tensor):
                 if kept.tensor._version != kept.version:
                     shape = tuple(kept.tensor.shape)
