@@ -132,7 +132,7 @@ TABLE = (
     Replaced("io", "open", _ONCE),
     Replaced("IPython.core.interactiveshell", "io_open", _ONCE),
     Replaced("IPython.core.interactiveshell._modified_open", "__wrapped__", "what libraries pickle of a cell's `open`"),
-    Replaced("os", "mkdir remove unlink rmdir rename replace", _ONCE),
+    Replaced("os", "mkdir makedirs remove unlink rmdir rename replace", _ONCE),
     Replaced("os", "stat", "what a rank has written for itself is there"),
     Replaced("shutil", "rmtree copyfile copy copy2", _ONCE),
     Replaced("torch", "save load", _ONCE),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
+from jupyter_dtrain.engine.side_effects import followed_folders
 from tests.engine.ranks import run_notebook, run_plain
 
 CELLS = {
@@ -138,23 +141,23 @@ def test_what_was_there_is_an_error_as_before(ranks, tmp_path):
 
 def test_folders_that_no_other_rank_makes_are_waited_for_once(ranks, tmp_path):
     setup = f"""
-from jupyter_dtrain.engine.side_effects import written_files
-written_files.MKDIR_TIMEOUT = 2.0
+from jupyter_dtrain.engine.side_effects import followed_folders
+followed_folders.MKDIR_TIMEOUT = 2.0
 {SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
 """
     cell = """
-began = written_files.time.monotonic()
+began = followed_folders.time.monotonic()
 path = f"runs/{os.getpid()}/files/media/images/of/epochs"
 os.makedirs(path)
-found = os.path.isdir(path) and written_files.time.monotonic() - began < 5 * written_files.MKDIR_TIMEOUT
+found = os.path.isdir(path) and followed_folders.time.monotonic() - began < 5 * followed_folders.MKDIR_TIMEOUT
 """
     assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [True, True]
 
 
 def test_folders_that_no_other_rank_makes_are_removed_by_who_has_made_them(ranks, tmp_path):
     setup = f"""
-from jupyter_dtrain.engine.side_effects import written_files
-written_files.MKDIR_TIMEOUT = 1.0
+from jupyter_dtrain.engine.side_effects import followed_folders
+followed_folders.MKDIR_TIMEOUT = 1.0
 {SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))}
 """
     cell = """
@@ -177,3 +180,63 @@ found = torch.load({str(tmp_path / "saved.pt")!r})
     setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path / "notebook"))
     assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [1, 1]
     assert (tmp_path / "log").read_text() == "xx"
+
+
+FOLDERS = """
+found = []
+
+def attempt(make, *args, **options):
+    try:
+        make(*args, **options)
+    except OSError as error:
+        found.append(type(error).__name__)
+    else:
+        found.append("made")
+
+attempt(os.mkdir, "there")
+attempt(os.makedirs, "there/deep/new/one")
+if os.path.basename(os.getcwd()) == "0":
+    time.sleep(0.3)  # the other rank asks first
+attempt(os.mkdir, "earlier/two")
+attempt(os.makedirs, "there/deep")
+attempt(os.makedirs, "there/deep", exist_ok=True)
+attempt(os.mkdir, "missing/three")
+attempt(pathlib.Path("a/b/c").mkdir, parents=True)
+attempt(os.makedirs, name=os.path.abspath("x/y"))
+pathlib.Path("a/b/c/file.txt").write_text("x")
+found += [open("a/b/c/file.txt").read(), os.path.isdir("there/deep/new"), os.path.isdir("x")]
+os.rmdir("x/y")
+attempt(os.makedirs, "x/y")
+os.rmdir("x/y")
+found.append(os.path.exists("x/y"))
+os.environ.pop("JUPYTER_DTRAIN_HOST", None)
+"""
+FAR = """
+import os, pathlib, time
+import torch.distributed as dist
+os.environ["JUPYTER_DTRAIN_HOST"] = "far"
+os.chdir(f"{folder}/{{dist.get_rank()}}")
+"""
+
+
+def test_on_hosts_without_the_notebooks_folder_ranks_fare_as_rank_0_with_its_folders(ranks, tmp_path):
+    """Each has another folder for relative paths, and what an earlier cell has made is in rank 0's alone."""
+    for name in ("plain", "0", "1"):
+        (tmp_path / name).mkdir()
+    for name in ("plain", "0"):
+        (tmp_path / name / "there/deep").mkdir(parents=True)
+        (tmp_path / name / "earlier").mkdir()
+    setup = f"import os, pathlib, time\nos.chdir({str(tmp_path / 'plain')!r})"
+    (expected,) = ranks.call(1, run_plain, setup, FOLDERS, "found")
+    assert expected["compared"] == [
+        *("FileExistsError", "made", "made", "FileExistsError", "made", "FileNotFoundError", "made", "made"),
+        *("x", True, True, "made", False),
+    ]
+    ranks.call(2, run_notebook, FAR.format(folder=tmp_path), "", "0")  # who meet for the first time take theirs
+    began = time.monotonic()
+    for rank in ranks.call(2, run_notebook, FAR.format(folder=tmp_path), FOLDERS, "found"):
+        assert rank["compared"] == expected["compared"]
+    assert time.monotonic() - began < followed_folders.MKDIR_TIMEOUT
+    assert (tmp_path / "0/there/deep/new/one").is_dir()
+    assert (tmp_path / "0/a/b/c/file.txt").read_text() == "x"
+    assert list((tmp_path / "1").iterdir()) == []

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from jupyter_dtrain.engine.side_effects.followed_folders import MKDIR_TIMEOUT
 from jupyter_dtrain.protocol import COMMAND_TARGET
 from tests.conftest import one_of
 from tests.hosts.conftest import opened
@@ -39,6 +40,21 @@ for epoch in range({{epochs}}):
 where = socket.gethostname()
 """
 SHORT, LONG = TRAIN.format(epochs=2, pause=0), TRAIN.format(epochs=10, pause=0.1)
+FOLDERS = """%%distribute
+import jupyter_dtrain
+os.makedirs("earlier/new/one")
+os.mkdir("earlier/two")
+(Path.cwd() / "runs" / "a").mkdir(parents=True)
+Path("runs/a/log.txt").write_text("a")
+try:
+    os.mkdir("earlier")
+except OSError as error:
+    raised = type(error).__name__
+with tempfile.TemporaryDirectory() as scratch:
+    os.mkdir(f"{scratch}/deep")
+    is_there = os.path.isdir(f"{scratch}/deep")
+found = jupyter_dtrain.gather([raised, Path("runs/a/log.txt").read_text(), is_there, os.path.isdir(scratch)])
+"""
 WEIGHTS = "[parameter.detach().clone() for parameter in model.parameters()]"
 
 
@@ -288,6 +304,25 @@ def test_rank_0_may_be_on_the_notebooks_own_host(notebook, expected):
     notebook.run(f"%%distribute\n{SHORT}")
     assert notebook.value("where") == "h0"
     assert_same(notebook, expected[0])
+
+
+@pytest.mark.long
+def test_folders_are_made_on_the_host_of_rank_0_though_the_other_has_not_the_notebooks_folder(notebook, lab):
+    lab[0].run(["mkdir", "-p", "/root/apart/earlier"])
+    notebook.run("import os, tempfile\nfrom pathlib import Path\nos.chdir('/root/apart')")
+    try:
+        notebook.run("%distribute start --hosts localhost:1,h1:1")
+        notebook.run("%%distribute\nhere = os.getcwd()")
+        began = time.monotonic()
+        notebook.run(FOLDERS)
+        assert time.monotonic() - began < MKDIR_TIMEOUT
+    finally:
+        notebook.run("os.chdir('/root')")
+    assert notebook.value("found") == [["FileExistsError", "a", True, False]] * 2
+    assert lab[0].run(["sh", "-c", "cd /root/apart; find earlier runs | sort"]).split() == [
+        *("earlier", "earlier/new", "earlier/new/one", "earlier/two", "runs", "runs/a", "runs/a/log.txt")
+    ]
+    assert not {"apart", "earlier", "runs"}.intersection(lab[1].run(["ls", "/root"]).split())
 
 
 @pytest.mark.long

@@ -22,7 +22,10 @@ from ..user_frames import OURS, is_users
 
 _FOLLOWING = frozenset(
     (
-        *(str(Path(__file__).with_name(name)) for name in ("written_files.py", "file_journal.py", "made_folders.py", "asked_paths.py")),
+        *(
+            str(Path(__file__).with_name(f"{name}.py"))
+            for name in ("written_files", "file_journal", "made_folders", "followed_folders", "asked_paths")
+        ),
         late_bound.__file__,
     )
 )

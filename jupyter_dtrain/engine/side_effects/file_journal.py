@@ -243,6 +243,6 @@ def written_once(*, rank: int, started: int | None, log: FileLog | None, tempora
         if started is None:
             yield
             return
-        here, word = Path.cwd(), FolderChannel(_get_default_store(), f"folders/{started}")
-        with word.reported(here) if rank == 0 else OwnFiles(here, started=started, word=word, temporary=temporary).installed():
+        word = FolderChannel(_get_default_store(), f"folders/{started}", Path.cwd())
+        with word.reported() if rank == 0 else OwnFiles(started=started, word=word, temporary=temporary).installed():
             yield

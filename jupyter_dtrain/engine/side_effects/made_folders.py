@@ -1,12 +1,13 @@
 """What rank 0 says of each folder that the cell makes: that it is made, or why not.
 
-The other ranks make none, and a look at the disk would not tell them how rank 0 has fared: it may not have come there yet, or may have
-removed the folder again. So it says so in the store of their group. It never waits for the others.
+The other ranks make none, and a look at the disk would not tell them how rank 0 has fared: it may not have come there yet, may have
+removed the folder again, or its disk may be another host's. So it says so in the store of their group. It never waits for the others.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,44 +30,80 @@ class FolderChannel:
         Shared by the ranks.
     topic : str
         The same on all ranks, and another in each run.
+    folder : Path
+        What the cell's relative paths begin at. On a host that has not the notebook's folder it is another than rank 0's.
+
+    Attributes
+    ----------
+    folder : str
+        Its path, up to the names of what is in it.
     """
 
-    def __init__(self, store: Store, topic: str) -> None:
+    def __init__(self, store: Store, topic: str, folder: Path) -> None:
+        self.folder = f"{folder.resolve()}{os.sep}"
         self._store, self._topic = store, topic
         self._times: Counter[str] = Counter()  # that the cell has made each folder, or tried to
         self._process = os.getpid()
+        self._making = threading.local()  # what is made with the folders above it
 
-    def topic_of(self, path: str) -> str:
-        """Return what the next word on the folder `path` is said under."""
-        self._times[path] += 1
-        return f"{self._topic}/{self._times[path]}/{path}"
+    @contextmanager
+    def with_those_above(self) -> Iterator[None]:
+        """Say of no single folder that this thread makes until the end of the ``with`` block."""
+        self._making.several = True
+        try:
+            yield
+        finally:
+            self._making.several = False
 
-    def heard(self, topic: str, path: str) -> int | None:
+    @property
+    def makes_several(self) -> bool:
+        """Whether this thread makes a folder with those above it."""
+        return bool(getattr(self._making, "several", False))
+
+    def topics_of(self, call: str, path: str) -> list[str]:
+        """Return what the next word on the folder `path` is said under, made by a `call` such as ``"mkdir"``.
+
+        It has a name as a path of the cell's folder too, which may be another on each host, where a whole path is the same on all.
+        """
+        found = []
+        for name in dict.fromkeys((path.removeprefix(self.folder), path)):
+            said = f"{call} {name}"
+            self._times[said] += 1
+            found.append(f"{self._topic}/{self._times[said]}/{said}")
+        return found
+
+    def heard(self, topics: list[str], path: str) -> int | None:
         """Return the number of the error that rank 0 has met, 0 for none; ``None`` while it has said nothing."""
         if os.getpid() != self._process:  # a loader's worker process has no part in the store, and looks at the disk
             return 0 if Path(path).is_dir() else None
-        return int(self._store.get(topic)) if self._store.check([topic]) else None
+        return next((int(self._store.get(topic)) for topic in topics if self._store.check([topic])), None)
 
     @contextmanager
-    def reported(self, folder: Path) -> Iterator[None]:
-        """Say, on rank 0, how it fares with the folders that the cell makes in `folder`, until the end of the ``with`` block."""
-        with patched(os, "mkdir", self._telling(os.mkdir, f"{folder.resolve()}{os.sep}")):
+    def reported(self) -> Iterator[None]:
+        """Say, on rank 0, how it fares with the folders that the cell makes, until the end of the ``with`` block."""
+        with patched(os, "mkdir", self._telling("mkdir", os.mkdir)), patched(os, "makedirs", self._telling("makedirs", os.makedirs)):
             yield
 
-    def _telling(self, original: Callable[..., None], folder: str) -> Callable[..., None]:
+    def _telling(self, call: str, original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
-        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-            asked = None if is_within_open_folder(kwargs) else asked_path(path)
-            if asked is None or not asked.startswith(folder) or os.getpid() != self._process:
-                original(path, *args, **kwargs)
+        def make(*args: Any, **kwargs: Any) -> None:
+            named = args[0] if args else kwargs.get("path", kwargs.get("name"))
+            asked = None if self.makes_several or is_within_open_folder(kwargs) else asked_path(named)
+            if asked is None or not asked.startswith(self.folder) or os.getpid() != self._process:
+                original(*args, **kwargs)
                 return
             error = 0
             try:
-                original(path, *args, **kwargs)
+                if call == "mkdir":
+                    original(*args, **kwargs)
+                else:
+                    with self.with_those_above():
+                        original(*args, **kwargs)
             except OSError as raised:
                 error = raised.errno or 0
                 raise
             finally:
-                self._store.set(self.topic_of(asked), str(error))
+                for topic in self.topics_of(call, asked):
+                    self._store.set(topic, str(error))
 
-        return mkdir
+        return make

@@ -17,7 +17,6 @@ import errno
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -29,10 +28,10 @@ from torch.autograd import profiler
 
 from ...system.patches import patched
 from .asked_paths import asked_path, by_path, open_replaced
+from .followed_folders import FollowedFolders
 from .made_folders import FolderChannel
 from .temp_dirs import TemporaryFolders
 
-MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
 
 
@@ -41,8 +40,6 @@ class OwnFiles:
 
     Parameters
     ----------
-    folder : Path
-        The notebook's.
     started : int
         When the cell was about to run, in ns since the epoch: what has changed since, rank 0 has changed.
     word : FolderChannel
@@ -51,14 +48,13 @@ class OwnFiles:
         Folders of the rank's own.
     """
 
-    def __init__(self, folder: Path, *, started: int, word: FolderChannel, temporary: TemporaryFolders) -> None:
+    def __init__(self, *, started: int, word: FolderChannel, temporary: TemporaryFolders) -> None:
         self._temporary, self._before = temporary, started - CLOCK_STEP
-        self._folder = f"{folder.resolve()}{os.sep}"
+        self._folder = word.folder
         self._own: dict[str, str] = {}  # where the cell has written, and where that is
         self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
-        self._folders: set[str] = set()  # folders that rank 0 has made for it, and may have removed again
-        self._made: set[str] = set()  # folders that it has made itself, as their names are not those that rank 0 gives
-        self._word, self._stat = word, os.stat
+        self._folders = FollowedFolders(word, is_here=self._is_here, on_made=self._gone.discard)
+        self._stat = os.stat
         self._place, self._count = "", 0
 
     @contextmanager
@@ -72,7 +68,8 @@ class OwnFiles:
                 (torch, "save", self._saved(torch.save)),
                 (torch, "load", self._loaded(torch.load)),
                 (profiler.profile, "export_chrome_trace", self._exported(profiler.profile.export_chrome_trace)),
-                (os, "mkdir", self._mkdir(os.mkdir)),
+                (os, "mkdir", self._folders.mkdir(os.mkdir)),
+                (os, "makedirs", self._folders.makedirs(os.makedirs)),
                 (os, "remove", self._removed(os.remove)),
                 (os, "unlink", self._removed(os.unlink)),
                 (os, "rmdir", self._removed(os.rmdir)),
@@ -165,29 +162,6 @@ class OwnFiles:
 
         return loaded
 
-    def _mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-            asked = asked_path(path)
-            if asked is None or not self._is_here(asked):
-                original(path, *args, **kwargs)
-                return
-            parent, topic = Path(asked).parent, self._word.topic_of(asked)
-            deadline = time.monotonic() + (MKDIR_TIMEOUT if str(parent) not in self._made else 0)
-            while (error := self._word.heard(topic, asked)) is None and time.monotonic() < deadline and parent.is_dir():
-                time.sleep(0.01)
-            if error is None:  # of rank 0: it makes none of this name, or is about to find what is found here
-                error = 0 if parent.is_dir() else errno.ENOENT
-                if not error and not Path(asked).is_dir():
-                    original(path, *args, **kwargs)
-                    self._made.add(asked)
-            if error:
-                raise OSError(error, os.strerror(error), path)
-            self._gone.discard(asked)
-            self._folders.add(asked)
-
-        return mkdir
-
     def _removed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def removed(path: Any, *args: Any, **kwargs: Any) -> None:
@@ -199,10 +173,8 @@ class OwnFiles:
                 self._gone.add(gone)
             for name in [name for name in self._own if name == gone or name.startswith(gone + os.sep)]:
                 del self._own[name]
-            self._folders = {name for name in self._folders if name != gone and not name.startswith(gone + os.sep)}
-            if gone in self._made:  # which rank 0 knows nothing of
+            if self._folders.forget(gone):
                 original(path, *args, **kwargs)
-                self._made.discard(gone)
 
         return removed
 
@@ -235,14 +207,14 @@ class OwnFiles:
     def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
-            asked = asked_path(path) if self._own or self._gone or self._folders else None
+            asked = asked_path(path) if self._own or self._gone or self._folders.known else None
             if asked not in self._own and self._is_gone(asked):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             result: os.stat_result
             try:
                 result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
             except FileNotFoundError:
-                if asked not in self._folders:
+                if asked not in self._folders.known:
                     raise
                 result = original(self._place, *args, **kwargs)  # rank 0 has removed it already
             return result

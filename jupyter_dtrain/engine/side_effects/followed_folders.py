@@ -1,0 +1,110 @@
+"""Folders that the cell makes, on a rank other than 0: it makes none of them, and fares as rank 0 does (:mod:`.made_folders`)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from ...protocol import HOST_VARIABLE
+from .asked_paths import asked_path
+from .made_folders import FolderChannel
+
+MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
+
+
+class FollowedFolders:
+    """Those of one run.
+
+    Parameters
+    ----------
+    word : FolderChannel
+        What rank 0 says of folders.
+    is_here : callable
+        Whether what is at a path is rank 0's to make.
+    on_made : callable
+        Gets the path of each folder that there is then.
+
+    Attributes
+    ----------
+    known : set of str
+        Folders that rank 0 has made for the cell, and may have removed again.
+    """
+
+    def __init__(self, word: FolderChannel, *, is_here: Callable[[str | None], bool], on_made: Callable[[str], None]) -> None:
+        self._word, self._is_here, self._on_made = word, is_here, on_made
+        self.known: set[str] = set()
+        self._own: set[str] = set()  # which this rank has made itself, as their names are not those that rank 0 gives
+        self._sees_disk = HOST_VARIABLE not in os.environ  # of rank 0
+
+    def forget(self, gone: str) -> bool:
+        """Know that `gone` and what is in it are removed; return whether this rank has to do so, as rank 0 knows nothing of it."""
+        self.known = {name for name in self.known if name != gone and not name.startswith(gone + os.sep)}
+        is_own = gone in self._own
+        self._own.discard(gone)
+        return is_own
+
+    def mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what takes the place of ``os.mkdir``."""
+
+        @wraps(original)
+        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
+            asked = asked_path(path)
+            if asked is None or not self._is_here(asked):
+                original(path, *args, **kwargs)
+                return
+            parent = Path(asked).parent
+            waits = str(parent) not in self._own and not self._word.makes_several
+            error = self._heard("mkdir", asked, limit=MKDIR_TIMEOUT if waits else 0, parent=parent)
+            if error is None:  # of rank 0: it makes none of this name, or is about to find what is found here
+                error = 0 if parent.is_dir() else errno.ENOENT
+                if not error and not Path(asked).is_dir():
+                    original(path, *args, **kwargs)
+                    self._own.add(asked)
+            _fare(error, path)
+            self._know(asked)
+
+        return mkdir
+
+    def makedirs(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return what takes the place of ``os.makedirs``: it looks for the folders above, which are on rank 0's host alone."""
+
+        @wraps(original)
+        def makedirs(name: Any, *args: Any, **kwargs: Any) -> None:
+            asked = None if self._word.makes_several else asked_path(name)
+            if asked is None or not self._is_here(asked):
+                original(name, *args, **kwargs)
+                return
+            error = self._heard("makedirs", asked, limit=MKDIR_TIMEOUT)
+            if error is None:
+                with self._word.with_those_above():
+                    original(name, *args, **kwargs)
+                return
+            _fare(error, name)
+            for folder in (asked, *map(str, Path(asked).parents)):
+                if folder.startswith(self._word.folder):
+                    self._know(folder)
+
+        return makedirs
+
+    def _heard(self, call: str, asked: str, *, limit: float, parent: Path | None = None) -> int | None:
+        """Wait for what rank 0 says, while there is the folder `parent`, where that would be seen."""
+        topics, deadline = self._word.topics_of(call, asked), time.monotonic() + limit
+        while (error := self._word.heard(topics, asked)) is None and time.monotonic() < deadline:
+            if parent is not None and self._sees_disk and not parent.is_dir():
+                break
+            time.sleep(0.01)
+        return error
+
+    def _know(self, folder: str) -> None:
+        self.known.add(folder)
+        self._on_made(folder)
+
+
+def _fare(error: int, path: Any) -> None:
+    if error:
+        raise OSError(error, os.strerror(error), path)
