@@ -1,4 +1,4 @@
-"""A process that kills itself at a step of its training, and one that only counts them: ``tests`` is on the path of kernels and engines.
+"""A process that kills itself at a step of its training or in a call, and one that only counts: ``tests`` is on the path of engines.
 
 A step is an optimizer's, or a call of ``backward()`` where a cell updates its weights by hand. A kill from outside comes at a moment of
 the clock's; this one comes at the same step each time. Whoever takes the dead one's place was not told, and lives.
@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -69,3 +70,76 @@ def die(kind: str, step: int, folder: str | None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     count(on_step)
+
+
+class Aim(NamedTuple):
+    """A call in which a process is killed.
+
+    Attributes
+    ----------
+    at : str
+        What is called: ``module:function``, or ``module:Class.method``.
+    within : str
+        What it is called within, if it is no matter where else it is called.
+    ends : bool
+        Whether it is killed as the call is over, and not as it begins.
+    """
+
+    at: str
+    within: str = ""
+    ends: bool = False
+
+
+def die_at(aim: Aim, sign: str, text: str) -> None:
+    """Let this process be killed there, as soon as the file `sign` says `text`."""
+    live()
+    depth = 0
+
+    def die() -> None:
+        if not aim.within or depth:
+            die_if_told(sign, text)
+
+    def at(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if not aim.ends:
+                die()
+            result = function(*args, **kwargs)
+            if aim.ends:
+                die()
+            return result
+
+        return called
+
+    def within(function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            depth += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                depth -= 1
+
+        return called
+
+    for path, wrapped in ((aim.at, at), (aim.within, within)):
+        if path:
+            _replace(path, wrapped)
+
+
+def die_if_told(sign: str, text: str) -> None:
+    """Have this process be killed if the file `sign` says `text`."""
+    if Path(sign).is_file() and Path(sign).read_text() == text:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _replace(path: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    module, _, names = path.partition(":")
+    *outer, name = names.split(".")
+    owner: Any = import_module(module)
+    for one in outer:
+        owner = getattr(owner, one)
+    original = vars(owner)[name]
+    setattr(owner, name, wrapped(original))
+    _undo.append(lambda: setattr(owner, name, original))
