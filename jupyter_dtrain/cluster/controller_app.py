@@ -10,10 +10,13 @@ import multiprocessing.process
 import os
 import signal
 import sys
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 import psutil
 
+from ..system.patches import put
 from .process_tree import PR_SET_PDEATHSIG, prctl
 
 
@@ -41,6 +44,9 @@ def main() -> None:
 
 def _controller_class() -> Any:
     from ipyparallel.controller.app import IPController
+    from ipyparallel.controller.heartmonitor import HeartMonitor
+
+    put(HeartMonitor, "handle_pong", registering(HeartMonitor.handle_pong))
 
     class Controller(IPController):  # type: ignore[misc]
         """A controller whose "ports" are numbers of sockets, unless it is for several hosts."""
@@ -62,6 +68,18 @@ def _controller_class() -> Any:
             return f"{info['interface']}:{number}"
 
     return Controller
+
+
+def registering(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Return what a monitor hears heartbeats by: a new one is told of at once, and not with the next beat."""
+
+    @wraps(original)
+    def handle_pong(monitor: Any, message: Any) -> None:
+        original(monitor, message)
+        if new := monitor.responses - monitor.hearts:
+            monitor.handle_new_hearts(new)
+
+    return handle_pong
 
 
 def _is_at_work(helper: multiprocessing.process.BaseProcess) -> bool:

@@ -22,6 +22,7 @@ CALL = "one call of a model"
 GROUP = "the making of a process group"
 ARRIVAL = "the reading of what was sent"
 ENGINE = "the engine's process"
+CONTROLLER = "the controller's process"
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,7 @@ TABLE = (
     Replaced("builtins", "__dtrain__", "rewritten loops find their run; after it they find that it is over", ENGINE),
     Replaced("builtins", "get_ipython", "libraries tell a notebook by it", ENGINE),
     Replaced("getpass", "getpass unix_getpass", "nobody types there", ENGINE),
+    Replaced("ipyparallel.controller.heartmonitor.HeartMonitor", "handle_pong", "an engine is there with its first heartbeat", CONTROLLER),
 )
 
 

@@ -52,4 +52,5 @@ def test_patched_puts_back_what_was_there():
 
 def test_each_row_says_why_and_until_when():
     assert all(row.why and not row.why.endswith(".") for row in TABLE)
-    assert {row.scope for row in TABLE} == {patches.CELL, patches.CALL, patches.GROUP, patches.ARRIVAL, patches.ENGINE}
+    scopes = {patches.CELL, patches.CALL, patches.GROUP, patches.ARRIVAL, patches.ENGINE, patches.CONTROLLER}
+    assert {row.scope for row in TABLE} == scopes
