@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import gc
 import json
 import os
 import signal
@@ -101,6 +102,11 @@ def test_torch_is_imported_before_the_first_cell(cluster):
     assert cluster.wait_warm(timedelta(seconds=60))
     cluster.view.execute("import sys; loaded = 'torch' in sys.modules", block=True)
     assert cluster.view.pull("loaded", block=True) == [True, True]
+
+
+def test_what_is_imported_is_looked_at_by_no_engine_that_looks_for_garbage(cluster):
+    """It is frozen, without having been looked at before."""
+    assert min(cluster.view.apply_sync(gc.get_freeze_count)) > 100_000
 
 
 def test_folders_are_private(cluster):
