@@ -17,7 +17,7 @@ from tests.engine.everyday_cells import CELLS as EVERYDAY
 from tests.engine.everyday_cells import LOOP, MLP, OPTIMIZERS, SET_BEFORE_STEPS, STATE, in_step
 from tests.engine.functional_cells import FORMS, functional_cell
 from tests.engine.ranks import RankError
-from tests.notebook.corpus_cells import CELLS, TOLERANCE, apart, text_apart
+from tests.notebook.corpus_cells import CELLS, NEED_AN_ENGINE, TOLERANCE, apart, text_apart
 
 EACH_TIME = [
     ("freezing between epochs", "zero3 3"),
@@ -96,14 +96,6 @@ def test_functions_that_are_given_weights(ranks, form, place, strategy):
     assert divided
 
 
-# fmt: off
-NO_ENGINES = {
-    "batches_by_generator", "data_sets_that_remember", "domain_adversarial", "draws_by_name", "folders_made_anew", "held_functions",
-    "imported_names", "label_missing_late", "lazy_and_saved", "modules_beside", "patched_libraries", "ranking_multilabel",
-    "running_statistics", "shared_memory", "sklearn_metrics",
-}
-# fmt: on
-"""These need an engine: what pickles classes of the notebook, begins anew, or is imported; `tests/notebook/test_corpus.py` has them."""
 REFUSED = {
     ("gradients_with_a_graph", "tensor 2"): "The loss is computed from gradients",
     ("own_backward", "tensor 2"): "The loss is computed from gradients",
@@ -116,7 +108,7 @@ REFUSED = {
         for strategy in STRATEGIES
     },
 }
-CORPUS = [cell for cell in CELLS if cell.name not in NO_ENGINES]
+CORPUS = [cell for cell in CELLS if cell.name not in NEED_AN_ENGINE]
 
 
 @pytest.mark.long

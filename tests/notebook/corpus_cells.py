@@ -81,6 +81,12 @@ WITH_A_KERNEL = {
     "state_from_training_on", "state_in_attributes", "time_budget", "torchmetrics_objects",
 }
 """What depends on how a cell is sent, what comes home and what it finds of the notebook's: the others are tried on ranks each time."""
+NEED_AN_ENGINE = {
+    "batches_by_generator", "data_sets_that_remember", "domain_adversarial", "draws_by_name", "folders_made_anew", "held_functions",
+    "imported_names", "label_missing_late", "lazy_and_saved", "modules_beside", "patched_libraries", "ranking_multilabel",
+    "running_statistics", "shared_memory", "sklearn_metrics",
+}
+"""What pickles classes of the notebook, begins anew, is imported, or makes folders that all ranks see: ranks alone do not do for these."""
 # fmt: on
 
 

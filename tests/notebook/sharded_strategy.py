@@ -13,6 +13,11 @@ class Zero3OfAll(Zero3):
     least = 0
 
 
+def divide_from(num_bytes: int) -> None:
+    """Let the strategies of this engine divide parameters from so many bytes on."""
+    Zero3.least = num_bytes
+
+
 INFO = StrategyInfo(
     name="zero3-all",
     summary=ZERO3.summary,

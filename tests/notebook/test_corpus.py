@@ -11,9 +11,10 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
+from jupyter_dtrain.engine.strategies.zero3.parameter_registry import LEAST
 from tests.conftest import in_turn
-from tests.notebook.corpus_cells import AGAIN, CELLS, WITH_A_KERNEL, CorpusCell, apart, text_apart
-from tests.notebook.kernel import Notebook
+from tests.notebook.corpus_cells import AGAIN, CELLS, NEED_AN_ENGINE, WITH_A_KERNEL, CorpusCell, apart, text_apart
+from tests.notebook.kernel import SESSION, Notebook
 
 PLAIN = 0
 SEEDS = """
@@ -129,6 +130,32 @@ def test_a_cell_comes_to_the_same_where_all_parameters_are_sharded_or_says_why_n
     sharding.run(FORGET + SEEDS + cell.setup)
     failed = sharding.fail(f"%%distribute --engines {engines} --strategy zero3-all --replicate\n" + cell.cell)
     assert said in str(failed.error)
+
+
+ONE_ROW = {"draws_by_name", "folders_made_anew", "held_functions", "lazy_and_saved", "shared_memory"}
+"""Those whose layers have one row, or no shape before the first batch: `tensor` divides none."""
+DIVIDED = {"--strategy pipeline": 2, "--strategy tensor": 2, "--mesh dp=2,pp=2": 4, "--mesh dp=2,tp=2": 4}
+"""Other ways to divide models, and on how many engines: `tests/engine/test_divided_models.py` has the cells that need none."""
+
+
+@pytest.fixture(scope="module")
+def dividing(notebook):
+    """Return the notebook, whose engines divide layers of any size meanwhile."""
+    divide = "__import__('tests.notebook.sharded_strategy', fromlist=['divide_from']).divide_from"
+    for num_bytes in (0, LEAST):
+        notebook.value(f"{SESSION}.get().cluster.view.apply_sync({divide}, {num_bytes})")
+        if not num_bytes:
+            yield notebook
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("way", DIVIDED)
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.name in NEED_AN_ENGINE], ids=lambda cell: cell.name)
+def test_a_cell_comes_to_the_same_where_models_are_divided(dividing, cell, way):
+    assert_same(dividing, cell, [DIVIDED[way]], way)
+    *_, ran = (one for one in dividing.cells.values() if one.code.startswith("%%distribute"))
+    divides_none = any("has divided no layer" in notice for notice in ran.notices)
+    assert divides_none == (way in ("--strategy tensor", "--mesh dp=2,tp=2") and cell.name in ONE_ROW)
 
 
 def assert_same(notebook: Notebook, cell: CorpusCell, numbers: list[int], options: str = "") -> None:
