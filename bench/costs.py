@@ -23,8 +23,8 @@ import psutil
 from jupyter_dtrain.cluster.local import LocalCluster
 from jupyter_dtrain.cluster_options import ClusterOptions
 
-from .contenders import Kernel
-from .jobs import DIGITS, IMPORTS, MADE
+from .contenders import Kernel, Ours
+from .jobs import DIGITS, IMPORTS, MADE, jobs
 from .report import spread
 
 CLUSTER = 'get_ipython().magics_manager.registry["DistributeMagics"].session.get().cluster'
@@ -243,6 +243,26 @@ def watching(folder: Path, rounds: int, steps: int) -> None:
         print(f"{what}, shown live and not at all: {spread(live)} ms, {spread(off)} ms, {spread(ratios)} ×")
 
 
+def checking(folder: Path, rounds: int) -> None:
+    """Print by how much the jobs of ``python -m bench`` take longer where the run checks itself."""
+    ours = Ours(folder)
+    try:
+        for job in jobs(quick=False):
+            took: dict[str, list[tuple[float, float, float]]] = {"off": [], "first": [], "auto": []}
+            for index, (verify, measured) in itertools.product(range(-1, rounds), took.items()):
+                ours.prepare(job)
+                ours.above = f"{Ours.above.rstrip()} --verify {verify}\n"
+                timing = ours.measure(job)
+                if index >= 0:
+                    measured.append((timing.first_step, 1 / timing.rate, timing.whole))
+            for column, what in enumerate(("until the first step's end", "a step after it", "the cell")):
+                off, *checked = ([figures[column] for figures in of] for of in took.values())
+                ratios = ", ".join(spread([one / other for one, other in zip(of, off, strict=True)]) + " ×" for of in checked)
+                print(f"{job.name}, {job.epochs * job.steps} steps: {what} {spread(off)} s; with `first` and `auto` {ratios}", flush=True)
+    finally:
+        ours.close()
+
+
 def main() -> None:
     """Print all of it."""
     parser = argparse.ArgumentParser(prog="python -m bench.costs", description=(__doc__ or "").splitlines()[0])
@@ -252,7 +272,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=1000, help="of the cell that is watched (default: 1000)")
     parser.add_argument(
-        "--part", action="append", default=[], help="shipping, starting, checkpoints, optimizer or watching; may be given again"
+        "--part", action="append", default=[], help="shipping, starting, checkpoints, optimizer, watching or checking; may be given again"
     )
     options = parser.parse_args()
     parts: dict[str, Callable[[Path], None]] = {
@@ -261,6 +281,7 @@ def main() -> None:
         "checkpoints": lambda folder: checkpoints(folder, options.rounds),
         "optimizer": lambda folder: optimizer(folder, options.rounds),
         "watching": lambda folder: watching(folder, options.rounds, options.steps),
+        "checking": lambda folder: checking(folder, options.rounds),
     }
     for name in options.part or parts:
         print(f"-- {name}, load average {os.getloadavg()[0]:.1f}", flush=True)
