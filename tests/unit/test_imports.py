@@ -275,6 +275,11 @@ def test_nothing_heavy_is_imported(before, statement):
     assert HEAVY.isdisjoint(loaded)
 
 
+def test_an_agent_says_hello_before_anything_heavy_is_imported():
+    """A start on several hosts waits for it; ZeroMQ is for agents that connect by themselves."""
+    assert (HEAVY | {"zmq", "asyncio"}).isdisjoint(imported_by("import jupyter_dtrain.cluster.hosts.host_agent"))
+
+
 def test_load_ext_imports_the_door_alone():
     """Parsers, options, messages and views come with the first line of a magic, or with the sidebar."""
     ours = {name.removeprefix(f"{PACKAGE}.") for name in imported_by(LOAD_EXT, SHELL) if name.startswith(f"{PACKAGE}.")}

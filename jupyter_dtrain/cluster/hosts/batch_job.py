@@ -15,7 +15,7 @@ from typing import ClassVar, Literal
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
 from . import host_agent
-from .dialed_link import VARIABLE
+from .agent_streams import VARIABLE
 
 Phase = Literal["waits", "runs", "over"]
 ANSWERED = 20.0

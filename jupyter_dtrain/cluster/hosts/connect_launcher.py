@@ -20,7 +20,8 @@ from ...errors import ClusterError, UsageError
 from ..base import Progress
 from . import foreign_engine, host_agent
 from .agent_launcher import AgentLauncher, Agents
-from .dialed_link import VARIABLE, DialedLink, invitation
+from .agent_streams import VARIABLE
+from .dialed_link import DialedLink, invitation
 from .remote_host import LEAVE, LOGIN, RemoteHost
 
 ANSWERED = timedelta(seconds=5)

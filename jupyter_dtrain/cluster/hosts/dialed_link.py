@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import socket
 import threading
 import time
@@ -24,10 +23,6 @@ from ...errors import ClusterError
 from .agent_link import AgentLink
 from .frames import CHUNK
 
-VARIABLE = "JUPYTER_DTRAIN_AGENT"
-"""The environment variable by which an agent knows where to connect to, and the key."""
-NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Environment variables by which an agent that is not told knows which one it is: of the innermost that may have started it first."""
 CONNECT = timedelta(seconds=5)
 """Time for one address of the notebook's to answer."""
 _QUEUED = 8  # messages on their way, of at most `CHUNK` bytes: what is slow is waited for
@@ -78,7 +73,7 @@ class DialedLink(AgentLink):
 
 
 def invitation(links: Sequence[DialedLink]) -> str:
-    """Return the text of `VARIABLE` for the agents of `links`, each of which is told its number besides."""
+    """Return what `agent_streams.VARIABLE` is to say for the agents of `links`, each of which is told its number besides."""
     ports = [[link.port, link.key.decode()] for link in links]
     return base64.urlsafe_b64encode(json.dumps({"addresses": _own_addresses(), "ports": ports}).encode()).decode()
 
@@ -123,16 +118,6 @@ def accept(invited: str, number: int) -> tuple[BinaryIO, BinaryIO, str, str]:
         link.close(linger=0)
     tried = ", ".join(f"{address}:{port}" for address in told["addresses"])
     raise ClusterError(f"the notebook's process cannot be reached from here ({tried})")
-
-
-def own_streams(number: str = "") -> tuple[BinaryIO, BinaryIO, str, str]:
-    """Return what :func:`accept` does for this process, the agent of a `number`: by its environment, or else its standard streams."""
-    if invited := os.environ.pop(VARIABLE, ""):
-        known = (os.environ[name] for name in NUMBERS if name in os.environ)
-        return accept(invited, int(number or next(known, "0")))
-    connection = os.environ.get("SSH_CONNECTION", "").split()
-    notebook, _, address, _ = connection if len(connection) == 4 else ("", "", "", "")
-    return os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb"), notebook, address
 
 
 def _new_socket() -> Any:

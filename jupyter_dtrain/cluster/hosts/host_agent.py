@@ -24,7 +24,7 @@ from typing import Any, BinaryIO
 from ...errors import ClusterError, DtrainError
 from ...protocol import HOST_VARIABLE
 from ..folders import sweep
-from . import dialed_link
+from . import agent_streams
 from .agent_files import AgentFiles
 from .frames import BEAT, FENCE, IDLE, MAGIC, VERSION, Header, read_frame, write_frame
 from .host_facts import facts_of_host, interface_of
@@ -228,9 +228,9 @@ class HostAgent:
 
 def main() -> None:
     """Be the agent of the notebook: at the other end of the standard streams, or where the environment says."""
-    settles = SETTLES if dialed_link.VARIABLE in os.environ else 0.0
+    settles = SETTLES if agent_streams.VARIABLE in os.environ else 0.0
     try:
-        requests, answers, notebook, address = dialed_link.own_streams(*sys.argv[1:2])
+        requests, answers, notebook, address = agent_streams.own_streams(*sys.argv[1:2])
     except ClusterError as error:
         sys.exit(str(error))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -12,9 +12,9 @@ from typing import Any
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
 from .agent_launcher import agent_command, agent_python
+from .agent_streams import VARIABLE
 from .batch_job import JOB_NAME, Job
 from .batch_launcher import BatchLauncher
-from .dialed_link import VARIABLE
 from .job_requests import cpus_of, nodes_of, seconds_of
 from .kubernetes_job import KUBERNETES, KubernetesJob, Manifest, kubectl
 

@@ -12,9 +12,9 @@ import subprocess
 from ...cluster_options import ClusterOptions, JobOptions
 from ...errors import ClusterError, UsageError
 from .agent_launcher import agent_command, agent_python
+from .agent_streams import VARIABLE
 from .batch_job import Job, ProcessJob
 from .batch_launcher import BatchLauncher
-from .dialed_link import VARIABLE
 from .job_requests import nodes_of
 
 ANSWERED = 10.0

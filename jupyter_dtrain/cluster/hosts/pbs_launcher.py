@@ -8,9 +8,9 @@ from pathlib import Path
 
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError
+from .agent_streams import VARIABLE
 from .batch_job import ENDED, JOB_NAME, Job, JobState, Phase, Scheduler, SubmittedJob
 from .batch_launcher import BatchLauncher
-from .dialed_link import VARIABLE
 from .job_requests import agent_line, cpus_of, hours_of, nodes_of
 
 PBS = Scheduler("pbs", "PBS", "#PBS")

@@ -79,7 +79,10 @@ class SshLauncher(AgentLauncher):
             return host, spec, ""
 
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-            found = list(pool.map(attempt, options.hosts))
+            attempts = pool.map(attempt, options.hosts)
+            import ipyparallel  # noqa: F401  # while they log in: it is needed next
+
+            found = list(attempts)
         for host, _, error in found:
             if error:
                 host.end()
