@@ -40,6 +40,10 @@ FORMS = {
     "vmap": "torch.vmap(lambda row: self.mid.weight @ row)(h)",
     "gradients of samples": "torch.vmap(torch.func.grad(lambda row: (self.mid.weight @ row).square().sum()))(h)[:, :12]",
     "checkpointed": "torch.utils.checkpoint.checkpoint(F.linear, h, self.mid.weight, self.mid.bias, use_reentrant=False)",
+    "checkpointed, given no weight": "torch.utils.checkpoint.checkpoint("
+    "lambda h: F.linear(h, self.mid.weight, self.mid.bias), h, use_reentrant=False)",
+    "checkpointed layer": "torch.utils.checkpoint.checkpoint(self.mid, h, use_reentrant=False)",
+    "checkpointed in the older way": "torch.utils.checkpoint.checkpoint(F.linear, h, self.mid.weight, self.mid.bias, use_reentrant=True)",
     "checkpointed with a norm that is not trained": "torch.utils.checkpoint.checkpoint("
     "lambda h, w: F.linear(self.norm(F.layer_norm(h, (16,), self.norm.weight)).tanh(), w), h, self.mid.weight, use_reentrant=False)",
     "a norm that is not trained": "F.linear(self.norm(F.layer_norm(h, (16,), self.norm.weight)).tanh(), self.mid.weight)",

@@ -10,8 +10,8 @@ same on all ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -67,7 +67,7 @@ class LayerStore(LayerRegistry):
         self.blocks: dict[int, LayerParameter] = {}  # what was computed with, by number
         self.attention = AttentionCalls(self)
         self._pairs = PairCalls(self)
-        self._is_entering, self._is_alone, self._num_inside = False, False, 0
+        self._is_entering, self._is_alone, self._is_in_cell, self._num_inside = False, False, False, 0
 
     @property
     def has_groups(self) -> bool:
@@ -92,6 +92,22 @@ class LayerStore(LayerRegistry):
             for shard in self.blocks.values():
                 shard.forget_block()
             self.blocks.clear()
+
+    def as_now(self, given: Iterable[Any]) -> Callable[[], AbstractContextManager[None]]:
+        """Return what does so: code of the cell has parameters whole, that of models computes with its part of divided ones."""
+        is_in_cell = not self._is_inside
+        whole = [shard for value in given if (shard := self.shard_of(value)) is not None and (shard.uses or is_in_cell)]
+
+        @contextmanager
+        def again() -> Iterator[None]:
+            before, self._is_in_cell = self._is_in_cell, is_in_cell
+            try:
+                with self.in_use(whole):
+                    yield
+            finally:
+                self._is_in_cell = before
+
+        return again
 
     # -- in models ---------------------------------------------------------------------------------------------------
 
@@ -124,11 +140,15 @@ class LayerStore(LayerRegistry):
             return self.by_rows(split(given, shard.columns), weight, shard, bias)
         return gather(self.by_columns(enter(given, shard.columns), weight, shard, bias), shard.columns)
 
+    @property
+    def _is_inside(self) -> bool:
+        """Whether a model's code is run, in its call or once more in a backward pass."""
+        return bool(self.depth or self._num_inside or (self.in_pass and not self._is_in_cell))
+
     def divided(self, weight: Any) -> LayerParameter | None:
         """Return the shard of a weight that the ranks are to compute with now, each with its part."""
         shard = self.shard_of(weight)
-        is_inside = self.depth or self._num_inside or self.in_pass
-        if not isinstance(shard, LayerParameter) or shard.uses or not is_inside or self._is_alone or not _is_plain():
+        if not isinstance(shard, LayerParameter) or shard.uses or not self._is_inside or self._is_alone or not _is_plain():
             return None
         return None if shard.is_written() else shard  # the rows are not what it is
 

@@ -2,7 +2,7 @@
 
 PyTorch keeps what :func:`torch.utils.checkpoint.checkpoint` is called on as a graph does, and gives a plain tensor for it in the backward
 pass. Of a parameter whose numbers are away that would have none, and what is compiled would be compiled once more, for another type. So it
-is kept as the object that it is, and whole when it is computed with again.
+is kept as the object that it is, and is in the backward pass what it was in the first run: whole, or computed with by parts.
 
 Hooks of the cell's own (:class:`torch.autograd.graph.saved_tensors_hooks`) may keep the very parameter that they are given, and return it
 when its numbers are away again.
@@ -11,7 +11,7 @@ when its numbers are away again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
@@ -46,9 +46,10 @@ def kept_as_they_are(store: ParameterStore) -> Iterator[None]:
 
     def save_inputs(frame: Any, *args: Any) -> None:
         with quiet():
+            as_now = store.as_now(args)
             kept = [_Kept(arg) if store.shard_of(arg) is not None else arg for arg in args]
         save(frame, *kept)  # type: ignore[no-untyped-call]
-        frame.recompute_fn = _whole_in(store, frame.recompute_fn)
+        frame.recompute_fn = _run_in(as_now, frame.recompute_fn)
 
     def get_inputs(frame: Any) -> list[Any]:
         with quiet():
@@ -76,12 +77,12 @@ def _whole_at_last(store: ParameterStore, enter: Callable[[saved_tensors_hooks],
     return entered
 
 
-def _whole_in(store: ParameterStore, recompute: Callable[..., None]) -> Callable[..., None]:
-    """Return `recompute` so that the parameters that it is given are plain and whole meanwhile, as they were in its first run."""
+def _run_in(around: Callable[[], AbstractContextManager[None]], recompute: Callable[..., None]) -> Callable[..., None]:
+    """Return `recompute` so that it is run in a ``with`` block of what `around` returns."""
 
     @wraps(recompute)
     def run(*args: Any) -> None:
-        with store.in_use(list(store.shards_in(args, {}).values())):
+        with around():
             recompute(*args)
 
     return run

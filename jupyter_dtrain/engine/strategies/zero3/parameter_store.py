@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -174,6 +174,11 @@ class ParameterStore(ParameterRegistry):
                 shard.uses -= 1
                 if not shard.uses and self._shards.get(shard.parameter) is shard:
                     shard.parameter.__class__ = Zero3Parameter
+
+    def as_now(self, given: Iterable[Any]) -> Callable[[], AbstractContextManager[None]]:
+        """Return what lets parameters be, in a ``with`` block of a backward pass, as they are now for what is given some of them."""
+        whole = [shard for value in given if (shard := self.shard_of(value)) is not None]
+        return lambda: self.in_use(whole)
 
     # -- in models ---------------------------------------------------------------------------------------------------
 
