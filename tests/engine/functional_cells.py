@@ -42,6 +42,12 @@ FORMS = {
     "checkpointed": "torch.utils.checkpoint.checkpoint(F.linear, h, self.mid.weight, self.mid.bias, use_reentrant=False)",
     "checkpointed, given no weight": "torch.utils.checkpoint.checkpoint("
     "lambda h: F.linear(h, self.mid.weight, self.mid.bias), h, use_reentrant=False)",
+    "checkpointed, given by names": "torch.utils.checkpoint.checkpoint("
+    "F.linear, h, weight=self.mid.weight, bias=self.mid.bias, use_reentrant=False)",
+    "checkpointed, given in a list": "torch.utils.checkpoint.checkpoint("
+    "lambda h, given: F.linear(h, *given[0]), h, [(self.mid.weight, self.mid.bias)], use_reentrant=False)",
+    "checkpointed, given in a dict": "torch.utils.checkpoint.checkpoint("
+    "lambda h, given: F.linear(h, **given), h, self.mid._parameters, use_reentrant=False)",
     "checkpointed layer": "torch.utils.checkpoint.checkpoint(self.mid, h, use_reentrant=False)",
     "checkpointed in the older way": "torch.utils.checkpoint.checkpoint(F.linear, h, self.mid.weight, self.mid.bias, use_reentrant=True)",
     "checkpointed with a norm that is not trained": "torch.utils.checkpoint.checkpoint("
