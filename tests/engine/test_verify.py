@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jupyter_dtrain.engine.verify.gradient_probes import differ
+from jupyter_dtrain.engine.tensor.recompute import BackwardPasses
+from jupyter_dtrain.engine.verify.gradient_probes import differ, projections
 from tests.conftest import in_turn
 from tests.engine.ranks import RankError, Ranks, run_notebook, run_plain
 from tests.notebook.corpus_cells import CELLS, apart
@@ -174,6 +175,24 @@ def test_gradients_that_are_no_numbers_leave_the_others_to_be_compared():
     nothing, some = torch.full((3,), torch.nan), torch.tensor([0.5, -1.0, 2.0])
     assert not differ([nothing, some], [[nothing, some / 2], [nothing, some / 2]], torch.float64)
     assert differ([nothing, some], [[nothing, some / 2], [nothing, some]], torch.float64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex128])
+@pytest.mark.parametrize("shape", [(), (7,), (5, 1), (3, 4, 2)], ids=str)
+def test_gradients_of_every_shape_and_type_add_up_and_one_other_number_is_seen(shape, dtype):
+    module = torch.nn.ParameterDict({"weight": torch.zeros(shape, dtype=dtype), "none": torch.zeros(0)})
+    gradient = torch.arange(1, 1 + module["weight"].numel()).reshape(shape).to(dtype)
+
+    def probed(gradient, scale=1.0):
+        results = torch.view_as_real(module["weight"] * gradient) if dtype.is_complex else module["weight"] * gradient
+        return projections(module, [results.sum()[None] + module["none"].sum()], [None], scale=scale, passes=BackwardPasses(None))
+
+    whole, half = probed(gradient), probed(gradient, scale=2.0)
+    assert not differ(whole, [half, half], dtype)
+    for number in range(gradient.numel() if dtype != torch.bfloat16 else 0):  # in 16 bits it takes more
+        other = gradient.clone()
+        other.view(-1)[number] *= 2
+        assert differ(whole, [probed(other, scale=2.0), half], dtype)
 
 
 def test_a_later_difference_is_found_where_every_call_is_checked(ranks, unmended):

@@ -18,7 +18,7 @@ from ..tensor.placement_types import Placement, Shard
 from ..tensor.recompute import BackwardPasses
 
 _grad = torch.autograd.grad
-_CLOSE = {torch.float64: 1e-8, torch.float32: 3e-3}
+_CLOSE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 3e-3, torch.complex64: 3e-3}
 _CLOSE_ELSEWHERE = 5e-2
 
 Projections = list[torch.Tensor]
@@ -93,11 +93,18 @@ def _start(result: torch.Tensor, placement: Shard | None, number: int) -> torch.
 
 
 def _along_directions(gradient: torch.Tensor | None, divisor: float) -> torch.Tensor:
-    if gradient is None or gradient.layout != torch.strided:
+    if gradient is None or gradient.layout != torch.strided or not gradient.numel():
         return torch.zeros(3, dtype=torch.float64)
-    gradient = gradient.detach() / divisor
-    sums = [(gradient * _direction(gradient.shape, number, gradient)).sum() for number in (1, 2)]
-    return torch.stack([*sums, gradient.norm()]).double().cpu()
+    gradient = gradient.detach()
+    if gradient.is_complex():
+        gradient = torch.view_as_real(gradient)
+    if gradient.itemsize < 4:  # of sums in 16 bits too little is left
+        gradient = gradient.float()
+    # A direction is an outer product: one of each number by itself would take several times the gradient's memory, and longer than a step.
+    table = gradient.reshape(len(gradient) if gradient.dim() else 1, -1)
+    rows, columns = (torch.Size([size]) for size in table.shape)
+    sums = [_direction(rows, number, table) @ (table @ _direction(columns, number + 2, table)) for number in (1, 2)]
+    return torch.stack([*sums, gradient.norm()]).double().cpu() / divisor
 
 
 def _direction(shape: torch.Size, number: int, like: torch.Tensor) -> torch.Tensor:
