@@ -144,6 +144,23 @@ LAYERS_APART = {
     ),
     "a layer's softmax over features": ("nn.Softmax(dim=1)", "return x * self.layer(x)"),
 }
+AS_MANY_STEPS = {
+    "a GRU": ("nn.GRU(4, 4)", "layer"),
+    "an LSTM of two layers": ("nn.LSTM(4, 4, 2)", "layer"),
+    "an LSTM of both directions": ("nn.LSTM(4, 2, bidirectional=True)", "layer"),
+    "an LSTM with as many layers": ("nn.LSTM(4, 4, 4, batch_first=True)", "layer"),
+    "what a GRU comes to": ("nn.GRU(4, 4)", "of(lambda x: layer(x)[0])"),
+    "its states": ("nn.GRU(4, 4, 4)", "of(lambda x: layer(x)[1])"),
+    "its states by samples": ("nn.GRU(4, 4, 4)", "of(lambda x: layer(x)[1].transpose(0, 1))"),
+    "its last step": ("nn.GRU(4, 4)", "of(lambda x: layer(x)[0][-1])"),
+    "steps first": ("nn.GRU(4, 4, 4)", "of(lambda x: layer(x.transpose(0, 1)))"),
+    "a GRU after a layer": ("nn.GRU(4, 4)", "nn.Sequential(nn.Linear(4, 4), layer)"),
+    "attention": ("nn.MultiheadAttention(4, 2)", "of(lambda x: layer(x, x, x))"),
+    "an encoder": ("nn.TransformerEncoderLayer(4, 2, 8, dropout=0.2)", "layer"),
+    "samples last": ("nn.Linear(4, 4)", "of(lambda x: layer(x).permute(1, 2, 0))"),
+    "step by step": ("nn.GRUCell(4, 4)", "of(lambda x: torch.stack([layer(x[:, step]) for step in range(4)]))"),
+}
+"""A layer, and the model that has it. It is given (8, 4, 4): on two ranks no size tells samples from steps or features."""
 KEPT_MIXING = {
     "a function": ("lambda x: x.mean(0)", "return x - self.layer(x)"),
     "a function from around another": ("divided_by(lambda x: x.abs().max())", "return self.layer(x)"),
@@ -171,6 +188,37 @@ def test_results_are_those_of_one_process(ranks, name, world_size):
 def test_layers_that_go_along_the_batch_do_so_along_all_of_it(ranks, name):
     layer, inside = {**LAYERS_MIXING, **LAYERS_APART}[name]
     assert_same(ranks, setup(inside, layer).replace("norm", "scale"), 3)  # `norm` is a word of statistics
+
+
+@pytest.mark.parametrize("name", AS_MANY_STEPS)
+def test_samples_of_a_rank_that_are_as_many_as_steps_are_not_taken_for_these(ranks, name):
+    layer, model = AS_MANY_STEPS[name]
+    setup = f"""
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+class Of(nn.Module):
+    def __init__(self, function): super().__init__(); self.layer, self.function = layer, function
+    def forward(self, x): return self.function(x)
+of, layer = Of, {layer}
+model = {model}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(24, 4, 4)), batch_size=8)
+found = []
+"""
+    cell = """
+for (x,) in loader:
+    results = model(x)
+    results = torch.utils._pytree.tree_leaves(results)
+    loss = sum((result * torch.arange(result.numel()).view(result.shape).cos()).sum() for result in results)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    found.append((loss.item(), [tuple(result.shape) for result in results]))
+"""
+    (plain,) = ranks.call(1, run_plain, setup, cell, "found")
+    first, *_ = ranks.call(2, run_notebook, setup, cell, "found", {"global_draws": True})
+    assert apart(plain["compared"], first["compared"], 1e-5) is None
 
 
 @pytest.mark.parametrize("name", WORDLESS_MIXING)

@@ -204,10 +204,7 @@ def _dims(
         found.append([dim for dim in wanted if is_row(dim, of_ranks, rows, placement)])
     # With as many rows on each rank, a dim of something else (heads, classes) may have that size by chance.
     by_chance = len(set(rows)) == 1 and [dims[:1] for dims in found] != [[placement.dim]]
-    doubted = [
-        len(dims) > 1 or (by_chance and len(dims) == 1 and id(tensor) not in batch_dims)
-        for dims, tensor in zip(found, tensors, strict=True)
-    ]
+    doubted = [len(dims) > 1 or (by_chance and len(dims) == 1) for dims in found]
     if any(doubted):
         more = [leaf for leaf in pytree.tree_leaves(one_more()) if isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)]
         shapes = Exchange.objects([tuple(tensor.shape) for tensor in more])
