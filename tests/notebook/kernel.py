@@ -261,7 +261,8 @@ class Notebook:
         cell = Cell(expression)
         number = self.client.execute("", silent=True, user_expressions={"value": wrapped})
         self.cells[number] = cell
-        self.wait(lambda: cell.reply is not None, f"the value of {expression}", cell)
+        # Until it is idle too: who takes it for running would interrupt a kernel that may end by that.
+        self.wait(lambda: not cell.running, f"the value of {expression}", cell)
         assert cell.reply is not None
         found = cell.reply["user_expressions"]["value"]
         assert found["status"] == "ok", f"{expression}: {found}"
