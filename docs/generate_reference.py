@@ -30,28 +30,33 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
+_UNTITLED = {group.title for group in argparse.ArgumentParser()._action_groups}
+
+
 def _rows(arguments: argparse.ArgumentParser) -> list[str]:
     arguments.format_help()  # which finds out what takes time
-    rows = ["| option | what |", "|---|---|"]
-    for action in arguments._actions:
-        if isinstance(action, argparse._HelpAction | argparse._SubParsersAction):
+    rows = []
+    for group in arguments._action_groups:
+        actions = [one for one in group._group_actions if not isinstance(one, argparse._HelpAction | argparse._SubParsersAction)]
+        if not actions:
             continue
-        names = ", ".join(f"`{name}`" for name in action.option_strings)
-        value = f"`{_cell(str(action.metavar))}`" if action.nargs != 0 and action.metavar else ""
-        rows.append(f"| {' '.join(filter(None, (names, value)))} | {_cell((action.help or '').replace('%%', '%'))} |")
+        rows += ["", "| option | what |" if group.title in _UNTITLED else f"| {group.title} | what |", "|---|---|"]
+        for action in actions:
+            names = ", ".join(f"`{name}`" for name in action.option_strings)
+            value = f"`{_cell(str(action.metavar))}`" if action.nargs != 0 and action.metavar else ""
+            rows.append(f"| {' '.join(filter(None, (names, value)))} | {_cell((action.help or '').replace('%%', '%'))} |")
     return rows
 
 
 def _options() -> str:
-    lines = ["# Options", "", "Generated from the code. `%%distribute --help` shows the same.", "", "## `%%distribute`", ""]
+    lines = ["# Options", "", "Generated from the code. `%%distribute --help` shows the same.", "", "## `%%distribute`"]
     lines += _rows(cell_parser())
     line = line_parser()
     (actions,) = (action for action in line._actions if isinstance(action, argparse._SubParsersAction))
     helps = {choice.dest: choice.help or "" for choice in actions._choices_actions}
     for name, sub in actions.choices.items():
         lines += ["", f"## `%distribute {name}`", "", f"{helps[name].replace('%%', '%').capitalize()}."]
-        rows = _rows(sub)
-        lines += ["", *rows] if len(rows) > 2 else []
+        lines += _rows(sub)
     return "\n".join(lines) + "\n"
 
 

@@ -14,7 +14,7 @@ from .errors import UsageError
 from .parallel_dims import ParallelDims
 from .search import Range, Search
 from .shard_patterns import ShardPattern
-from .strategies import DEFAULT, Feature, find
+from .strategies import DEFAULT, NEEDS, find
 
 Semantics = Literal["global", "local"]
 BatchSize = Literal["global", "per-rank"]
@@ -37,29 +37,6 @@ _CHOICES = {
     "verify": Verify,
     "keep_inputs": KeepInputs,
 }
-
-
-_NEEDS = {
-    "split": Feature.SHARDING,
-    "split_inputs": Feature.SHARDING,
-    "batch_size": Feature.SHARDING,
-    "split_eval": Feature.SHARDING,
-    "semantics": Feature.SHARDING,
-    "rng": Feature.RNG,
-    "batchnorm": Feature.BATCHNORM,
-    "checkpoint_activations": Feature.ACTIVATION_CHECKPOINTS,
-    "balance": Feature.BALANCE,
-    "compress": Feature.COMPRESSION,
-    "sync_every": Feature.LOCAL_STEPS,
-    "verify": Feature.VERIFY,
-    "shard": Feature.NAMED_SHARDS,
-    "elastic": Feature.ELASTIC,
-    "best": Feature.BEST,
-    "checkpoint_every": Feature.SNAPSHOT,
-    "keep_checkpoints": Feature.SNAPSHOT,
-    "keep_secrets": Feature.SNAPSHOT,
-}
-"""What an option needs of the strategy, where it is given."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +176,7 @@ class RunOptions:
                 raise UsageError(f"--{option.replace('_', '-')} {value}: choose {' or '.join(get_args(known))}.")
         if self.mesh is not None:
             object.__setattr__(self, "strategy", self.mesh.strategy_of(self.strategy))
-            num_engines = self.mesh.engines_of(self.cluster.num_engines)
-            if not self.cluster.hosts:  # which say how many there are
-                object.__setattr__(self, "cluster", replace(self.cluster, num_engines=num_engines))
+            self._set_num_engines(self.mesh.engines_of(self.cluster.num_engines))
         self._check_strategy()
         if self.memory_limit is not None and (self.strategy != DEFAULT or self.mesh is not None or self.vary):
             other = f"--mesh {self.mesh}" if self.mesh is not None else "--vary" if self.vary else f"--strategy {self.strategy}"
@@ -221,12 +196,15 @@ class RunOptions:
                 raise UsageError(f"--elastic {least}:{most} starts {most} engines: leave out --engines {self.cluster.num_engines}.")
             if self.balance == "auto":
                 raise UsageError("--elastic and --balance auto cannot be combined yet: omit one of them.")
-            if not self.cluster.hosts:  # which say how many there are
-                object.__setattr__(self, "cluster", replace(self.cluster, num_engines=most))
+            self._set_num_engines(most)
         if self.batch_size == "per-rank":
             object.__setattr__(self, "split_eval", True)
         self._check_less_communication()
         self._check_trials()
+
+    def _set_num_engines(self, number: int) -> None:
+        if not self.cluster.hosts:  # which say how many there are
+            object.__setattr__(self, "cluster", replace(self.cluster, num_engines=number))
 
     def _check_less_communication(self) -> None:
         if self.sync_every < 1:
@@ -239,15 +217,13 @@ class RunOptions:
         if self.sync_every > 1 and self.semantics == "local":
             raise UsageError(f"{given[0]} needs the global view: leave out --semantics local.")
         if self.sync_every > 1 and self.best is not None:
-            raise UsageError(
-                f"--best keeps a checkpoint of an epoch's end, and {given[0]} has them after exchanges alone: leave out one of the two."
-            )
+            raise UsageError(f"--best keeps an epoch's last checkpoint; {given[0]} has some after exchanges alone: leave out one of them.")
 
     def _check_strategy(self) -> None:
         strategy = find(self.strategy)
         for option in fields(self):
-            if option.name in _NEEDS and getattr(self, option.name) != option.default:
-                strategy.require(_NEEDS[option.name], f"--{option.name.replace('_', '-')}", advice=": leave out one of the two")
+            if option.name in NEEDS and getattr(self, option.name) != option.default:
+                strategy.require(NEEDS[option.name], f"--{option.name.replace('_', '-')}", advice=": leave out one of the two")
 
     def _check_trials(self) -> None:
         for target, expression in self.vary:

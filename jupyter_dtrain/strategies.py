@@ -47,6 +47,28 @@ class Feature(Enum):
 EVERYDAY = frozenset(Feature) - {Feature.LOCAL_STEPS, Feature.NAMED_SHARDS, Feature.HOSTS}
 """What strategies support that say nothing about it."""
 
+NEEDS = {
+    "split": Feature.SHARDING,
+    "split_inputs": Feature.SHARDING,
+    "batch_size": Feature.SHARDING,
+    "split_eval": Feature.SHARDING,
+    "semantics": Feature.SHARDING,
+    "rng": Feature.RNG,
+    "batchnorm": Feature.BATCHNORM,
+    "checkpoint_activations": Feature.ACTIVATION_CHECKPOINTS,
+    "balance": Feature.BALANCE,
+    "compress": Feature.COMPRESSION,
+    "sync_every": Feature.LOCAL_STEPS,
+    "verify": Feature.VERIFY,
+    "shard": Feature.NAMED_SHARDS,
+    "elastic": Feature.ELASTIC,
+    "best": Feature.BEST,
+    "checkpoint_every": Feature.SNAPSHOT,
+    "keep_checkpoints": Feature.SNAPSHOT,
+    "keep_secrets": Feature.SNAPSHOT,
+}
+"""What an option needs of the strategy, where it is given, by its name in `RunOptions`."""
+
 
 class Divided(Enum):
     """What a strategy divides over the engines, so that each has a part of it alone."""

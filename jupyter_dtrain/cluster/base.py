@@ -1,8 +1,8 @@
 """What a run asks of a cluster, whoever starts its engines and wherever they are.
 
-Two seams: a `Launcher` starts clusters and is found by its name; a `Cluster` is engines in rank order that can be reached, watched and
-replaced. Below them `abstract_processes.py` has those of one host, by name. `local.py` and `guarded_processes.py` implement them for
-the kernel's own machine. Nothing above this folder knows a pid, or a file that only one host has.
+A `Cluster` is engines in rank order that can be reached, watched and replaced. A `Launcher` (`abstract_launcher.py`) starts one, and is
+found by its name. Below them `abstract_processes.py` has the processes of one host, by name. `local.py` and `guarded_processes.py`
+implement them for the kernel's own machine. Nothing above this folder knows a pid, or a file that only one host has.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -20,68 +19,11 @@ from .endpoint import Endpoint
 from .engine_files import EngineFiles
 
 if TYPE_CHECKING:
-    from ..cluster_options import ClusterOptions
-    from ..options import RunOptions
     from ..protocol import EngineInfo
     from .devices import DevicePlan
 
 Progress = Callable[[str], None]
 """Gets a short sentence about what is going on."""
-
-
-def num_lanes_of(num_engines: int, engines_per_lane: int, at_most: int) -> int:
-    """Return how many clusters of so many engines there are; a `UsageError`: not one."""
-    if engines_per_lane > num_engines:
-        raise UsageError(f"--engines-per-trial {engines_per_lane}: a trial cannot take more engines than there are, {num_engines}.")
-    return min(at_most, num_engines // engines_per_lane)
-
-
-class Launcher(ABC):
-    """Starts clusters of one kind. Made without arguments, from an entry point of the group ``jupyter_dtrain.launchers``.
-
-    Attributes
-    ----------
-    hosts_say_how_many : bool
-        Whether a cluster has as many engines as its hosts say, unless somebody asks for a number.
-    """
-
-    hosts_say_how_many = False
-
-    def check(self, options: RunOptions) -> None:  # noqa: B027  # most can do all
-        """Refuse, with a `UsageError`, what runs on clusters of this kind cannot do."""
-
-    @abstractmethod
-    def plan(self, options: ClusterOptions) -> list[DevicePlan]:
-        """Return what each rank would compute on; starts nothing. A `UsageError` says what cannot be had."""
-
-    def lanes(self, options: ClusterOptions, *, engines_per_lane: int, at_most: int) -> list[ClusterOptions]:
-        """Return those of clusters beside each other, as many as there are engines for; a `UsageError`: there are too few for one."""
-        num_lanes = num_lanes_of(len(self.plan(options)), engines_per_lane, at_most)
-        # All of them together have been found not to be too many.
-        return [replace(options, num_engines=engines_per_lane, force=True, part=(part, num_lanes)) for part in range(num_lanes)]
-
-    def script(self, options: ClusterOptions) -> str:
-        """Return the script that a scheduler is given; a `UsageError`: none is."""
-        raise UsageError(f"--show-script: --launcher {options.launcher or 'local'} gives no script to any scheduler.")
-
-    @abstractmethod
-    def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
-        """Start a cluster and wait until all engines answer.
-
-        Parameters
-        ----------
-        options : ClusterOptions
-            How many engines, on what, and how long to wait for them.
-        on_progress : callable, optional
-            Told what is going on, at least each second.
-
-        Raises
-        ------
-        UsageError
-            There are not the devices that `options` asks for.
-        ClusterError
-            The engines did not come up; nothing is left running.
-        """
 
 
 class Cluster(ABC):

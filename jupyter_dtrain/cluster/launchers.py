@@ -10,8 +10,9 @@ from pathlib import Path
 from ..cluster_options import ClusterOptions
 from ..errors import UsageError
 from ..system.entry_points import installed, load
+from .abstract_launcher import Launcher
 from .abstract_processes import Processes
-from .base import Cluster, Launcher, Progress
+from .base import Cluster, Progress
 from .devices import DevicePlan, plan_devices
 from .guarded_processes import GuardedProcesses
 from .local import LocalCluster

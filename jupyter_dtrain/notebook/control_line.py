@@ -11,7 +11,8 @@ from ..cluster_options import ClusterOptions
 from ..errors import UsageError
 from ..parallel_dims import ParallelDims
 from . import option_values
-from .magic_arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, add_cluster, cluster_of, parse
+from .cluster_arguments import add_cluster, cluster_of
+from .magic_arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser, parse
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What the lines of both magics share: words, hints, errors and help as text in the cell, and the options of a cluster."""
+"""What the lines of both magics share: words, hints, errors and help as text in the cell."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
-from ..cluster_options import ClusterOptions, JobOptions
 from ..errors import UsageError
-from . import option_values
 
 OF_OTHERS = dict.fromkeys(
     ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),
@@ -86,89 +84,6 @@ def _did_you_mean(words: Iterable[str], known: Iterable[str], *, after: str = " 
 def _name_here(word: str, known: Iterable[str]) -> list[str]:
     same = OF_OTHERS.get(word)
     return [same] if same is not None and same in known else []
-
-
-def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the options of a cluster to a parser; `names` are those of the number of engines."""
-    explained = "engines to use (default: one per GPU; on CPU one per two cores, at least 2)"
-    parser.add_argument(*names, dest="num_engines", type=option_values.whole_number, metavar="N", help=explained)
-    parser.add_argument("--force", action="store_true", help="start as many engines as --engines says, also more than the machine is for")
-    parser.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
-    parser.add_argument(
-        "--devices",
-        default="exclusive",
-        metavar="KIND",
-        help="exclusive, a GPU for each engine, or shared, also several engines on one, to try a cell on more than there are GPUs "
-        "(default: exclusive)",
-    )
-    parser.add_argument(
-        "--launcher",
-        metavar="NAME",
-        help="what starts the engines: local, ssh, mpi, slurm, pbs, lsf, sge, htcondor, kubernetes, connect, or one that an installed "
-        "package brings (default: local, or ssh with --hosts, or connect with --connect)",
-    )
-    parser.add_argument(
-        "--hosts",
-        type=option_values.hosts,
-        default=(),
-        metavar="A:N,B:N",
-        help="hosts to start engines on, by their names for ssh, and how many on each, which may be left out (default: this host)",
-    )
-    parser.add_argument("--remote-python", metavar="PATH", help="the Python to use on the hosts (default: the path of the notebook's)")
-    parser.add_argument(
-        "--connect", metavar="FILE", help="the ipcontroller-client.json of a running ipyparallel cluster to put engines beside"
-    )
-    parser.add_argument("--profile", metavar="NAME", help="the IPython profile of such a cluster")
-    parser.add_argument(
-        "--nodes", type=option_values.whole_number, metavar="N", help="hosts of the scheduler's job (default: 1, or all of an allocation)"
-    )
-    parser.add_argument(
-        "--cpus-per-node",
-        dest="cpus",
-        type=option_values.whole_number,
-        metavar="N",
-        help="cores of each node (default: one for each engine)",
-    )
-    parser.add_argument(
-        "--gpus-per-node",
-        dest="gpus",
-        type=option_values.whole_number,
-        metavar="N",
-        help="GPUs of each node (default: what the scheduler gives)",
-    )
-    parser.add_argument("--mem", metavar="SIZE", help="memory of each node, such as 64G (default: what the scheduler gives)")
-    parser.add_argument("--time", metavar="LIMIT", help="how long the job may run: minutes, or hours as in 2:00:00")
-    parser.add_argument("--partition", "--queue", metavar="NAME", help="where the scheduler is to look for nodes")
-    parser.add_argument("--account", metavar="NAME", help="whom the scheduler charges")
-    parser.add_argument(
-        "--launcher-config",
-        metavar="FILE",
-        help="more for the scheduler: lines such as #SBATCH --mem=8G, and commands that come before the engines, such as module load; for "
-        "Kubernetes a part of a Job in YAML",
-    )
-
-
-def cluster_of(found: argparse.Namespace) -> ClusterOptions:
-    """Return the options of a cluster that were found in a line; a `UsageError` where they contradict each other."""
-    number, count = getattr(found, "num_engines", None), getattr(found, "count", None)
-    if number is not None and count is not None and number != count:
-        raise UsageError(f"%distribute start {count} --engines {number}: give one number of engines.")
-    return ClusterOptions(
-        num_engines=count if number is None else number,
-        device=getattr(found, "device", "auto"),
-        devices=getattr(found, "devices", "exclusive"),
-        force=getattr(found, "force", False),
-        launcher=getattr(found, "launcher", None),
-        hosts=getattr(found, "hosts", ()),
-        remote_python=getattr(found, "remote_python", None),
-        connect=getattr(found, "connect", None),
-        profile=getattr(found, "profile", None),
-        job=JobOptions(
-            nodes=getattr(found, "nodes", None),
-            config=getattr(found, "launcher_config", None),
-            **{option: getattr(found, option, None) for option in ("cpus", "gpus", "mem", "time", "partition", "account")},
-        ),
-    )
 
 
 def parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.Namespace:

@@ -11,7 +11,7 @@ import pytest
 
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm import collectives
-from jupyter_dtrain.engine.tensor import redistribute
+from jupyter_dtrain.engine.tensor import functional_collectives
 from tests.conftest import in_turn
 from tests.engine.ranks import Run, run_notebook, run_plain
 
@@ -532,7 +532,7 @@ for number, (x, y) in enumerate(DataLoader(TensorDataset(x_all[:12], y_all[:12])
         counted.append(1)
         return reduce(*args, **kwargs)
 
-    with training.installed(), mock.patch.object(redistribute, "all_reduce", all_reduce):
+    with training.installed(), mock.patch.object(functional_collectives, "all_reduce", all_reduce):
         run_cell(cell, "cell", namespace)
     return len(counted), len(namespace["seen"])
 

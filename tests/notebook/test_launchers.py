@@ -94,7 +94,7 @@ def test_later_cells_share_its_engines_until_another_launcher_is_asked_for(noteb
             "there are broken, connect, htcondor, kubernetes, local, lsf, mpi, other, pbs, sge, slurm, ssh, toy. Did you mean toy?",
         ),
         ("broken", "toy_launcher:Missing cannot be used (AttributeError: "),
-        ("other", "builtins:dict is no jupyter_dtrain.cluster.base.Launcher."),
+        ("other", "builtins:dict is no jupyter_dtrain.cluster.abstract_launcher.Launcher."),
     ],
 )
 def test_one_that_cannot_be_used_costs_no_cluster(notebook, name, said):

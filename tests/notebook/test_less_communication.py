@@ -83,7 +83,7 @@ def test_what_cannot_be_is_refused_in_a_sentence(notebook, other, said):
         ("--strategy tensor", "which --strategy tensor does not have: leave out one of the two."),
         ("--strategy none", "which --strategy none does not have: leave out one of the two."),
         ("--verify first", "--verify compares with one process, and --sync-every 4 changes numbers: leave out one of the two."),
-        ("--best loss", "--best keeps a checkpoint of an epoch's end, and --sync-every 4 has them after exchanges alone"),
+        ("--best loss", "--best keeps an epoch's last checkpoint; --sync-every 4 has some after exchanges alone"),
         ("--semantics local", "--sync-every 4 needs the global view: leave out --semantics local."),
         ("--sync-every 0", "--sync-every 0: give the steps from one exchange to the next, from 1 up."),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.notebook.cell_line import parse_cell_line
+from jupyter_dtrain.notebook.cell_line import cell_parser, parse_cell_line
 from jupyter_dtrain.notebook.control_line import LineCommand, parse_line
 from jupyter_dtrain.notebook.magic_arguments import HelpRequested, renamed
 from jupyter_dtrain.options import RunOptions
@@ -132,6 +132,19 @@ def test_help_on_a_cell(line):
     text = str(caught.value)
     assert text.startswith("usage: %%distribute")
     assert all(option in text for option in ("--engines", "-n", "--device", "--name", "default"))
+
+
+def test_help_on_a_cell_has_its_options_in_groups_and_those_of_schedulers_last():
+    groups = {
+        group.title: [option for action in group._group_actions for option in action.option_strings]
+        for group in cell_parser()._action_groups
+    }
+    assert groups.pop("options") == ["-h", "--help"]
+    titles = [title for title, options in groups.items() if options]
+    assert titles[0] == "engines"
+    assert titles[-1] == "hosts and schedulers"
+    assert "--strategy" in groups["how the cell is distributed"]
+    assert max(len(options) for options in groups.values()) <= 15
 
 
 @pytest.mark.parametrize(

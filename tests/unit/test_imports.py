@@ -189,6 +189,11 @@ def test_a_file_is_known_by_its_name():
     assert {name for name, count in times.items() if count > 1} == ROLES
 
 
+def test_no_file_has_more_than_250_lines():
+    long = {str(path): lines for path in ROOT.rglob("*.py") if (lines := len(path.read_text().splitlines())) > 250}
+    assert long == {}
+
+
 def test_no_circles():
     graph = {
         module: {target for _, target in imports_of(module) if target != module}

@@ -113,7 +113,7 @@ def test_an_option_that_a_strategy_does_not_support_is_refused_with_both_names(o
 
 
 def test_each_option_that_needs_something_of_a_strategy_is_tried_above():
-    assert set(options._NEEDS) == set(GIVEN)
+    assert set(strategies.NEEDS) == set(GIVEN)
 
 
 def test_a_command_that_a_strategy_does_not_support_is_refused():

@@ -11,7 +11,8 @@ from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
 from ...options import RunOptions
 from ...strategies import Feature, find
-from ..base import Cluster, Launcher, Progress
+from ..abstract_launcher import Launcher
+from ..base import Cluster, Progress
 from ..devices import DevicePlan
 from . import host_agent
 from .host_checks import findings_of

@@ -12,7 +12,8 @@ from datetime import timedelta
 
 from ...cluster_options import ClusterOptions, HostSpec
 from ...errors import ClusterError, UsageError
-from ..base import Progress, num_lanes_of
+from ..abstract_launcher import num_lanes_of
+from ..base import Progress
 from .agent_launcher import AgentLauncher, Agents, agent_command, agent_python
 from .agent_link import ProcessLink
 from .remote_host import RemoteHost

@@ -13,7 +13,7 @@ from torch.distributed import distributed_c10d
 from ...protocol import Message, Notice, Standing
 from ..backward import gradient_sync
 from ..comm.rank_store import wait_for
-from ..tensor import redistribute
+from ..tensor import functional_collectives, redistribute
 from ..user_frames import is_users, users_frames
 
 
@@ -50,7 +50,7 @@ class Notices:
 
 # Where a rank is in the user's code, told while it is busy: what waiting for ever looks like from inside.
 
-_WAITING = frozenset(module.__file__ for module in (distributed_c10d, redistribute, gradient_sync))
+_WAITING = frozenset(module.__file__ for module in (distributed_c10d, functional_collectives, redistribute, gradient_sync))
 _AT_END: set[CodeType] = set()
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

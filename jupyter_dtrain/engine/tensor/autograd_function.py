@@ -23,9 +23,10 @@ from torch import nn
 
 from ...analysis.code_objects import everything, original_code
 from ..code_inspection import TORCH, code_uses
+from .functional_collectives import nothing_of
 from .ops.dispatch import Rules
 from .placement_types import Shard
-from .redistribute import Exchange, nothing_of
+from .redistribute import Exchange
 
 _OF_ONE_NUMBER = frozenset(
     """

@@ -22,7 +22,8 @@ from ...system.patches import patched
 from ..module_tree import Found, IdentityMap, layers_taking_statistics, modules_in
 from .batch_norm_functions import batch_sums, normalized, of_channels
 from .batch_shard import BatchShard
-from .redistribute import Exchange, nothing_of
+from .functional_collectives import nothing_of
+from .redistribute import Exchange
 
 
 class GlobalNormalization:

@@ -21,6 +21,7 @@ from ...system.patches import patched
 from .autograd_function import OwnFunctions, current_apply
 from .compile import as_written
 from .constructors import watched_constructors
+from .functional_collectives import was_exchanged
 from .grad_hooks import GradientHooks
 from .materialize import materialize
 from .model_io import ModelArguments
@@ -29,7 +30,7 @@ from .ops.dispatch import Rules
 from .ops.table import ON_PARTS, REFUSING, RESHAPING, TABLE
 from .placement_types import GlobalTensor, Partial, Shard
 from .recompute import checked_by_parts
-from .redistribute import Exchange, was_exchanged
+from .redistribute import Exchange
 from .scalar_args import numbers_read
 
 TRANSFORMS = (

@@ -12,8 +12,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from ....errors import UsageError
 from ...backward.backward_pass import BackwardPass
+from ...tensor.functional_collectives import was_exchanged
 from ...tensor.placement_types import GlobalTensor
-from ...tensor.redistribute import was_exchanged
 from ..zero3.gradients import ShardedGradients
 from ..zero3.sharded_rows import quiet
 from .layer_parameter import LayerParameter

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from ..functional_collectives import nothing_of, weigh
 from ..graph_placement import start_at
 from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, source_of, to_local
-from ..redistribute import nothing_of, weigh
 from .dispatch import Rules
 from .operands import at
 

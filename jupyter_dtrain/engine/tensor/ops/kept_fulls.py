@@ -17,9 +17,10 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from ..functional_collectives import nothing_of
 from ..memory_layout import described
 from ..placement_types import GlobalTensor, KeptFull, Origin, Placement, Shard, from_local, to_local
-from ..redistribute import Exchange, nothing_of
+from ..redistribute import Exchange
 from ..versions import copy_uncounted, version_of
 from ..view_calls import ViewCall, have_one_memory, seen_through
 from .operands import at, global_shape, globals_in, requires_grad

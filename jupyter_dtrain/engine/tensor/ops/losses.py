@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..functional_collectives import nothing_of
 from ..pending_checks import check
 from ..placement_types import GlobalTensor, Partial, Shard, from_local
-from ..redistribute import nothing_of
 from .dispatch import Rules
 from .operands import NeedsFullTensor, globals_in, ndim_of, tensors_in
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from ..functional_collectives import nothing_of
 from ..placement_types import GlobalTensor, Partial, Shard, from_local
-from ..redistribute import nothing_of
 from .dispatch import Rules
 from .operands import NeedsFullTensor, at, changes_in_place, globals_in, map_result, ndim_of, tensors_in
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ..deferred import MOST_PENDING, DeferredReduction, is_narrow, keep_later, later_of, may_wait
+from ..functional_collectives import weigh
 from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, to_local
-from ..redistribute import weigh
 from ..versions import count_together
 from .dispatch import Rules
 from .operands import NeedsFullTensor, at, changes_in_place, globals_in, ndim_of

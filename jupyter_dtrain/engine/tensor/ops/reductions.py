@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from ..deferred import DeferredReduction, is_narrow, keep_later, may_wait
+from ..functional_collectives import nothing_of, weigh
 from ..placement_types import GlobalTensor, Partial, Shard, from_local
-from ..redistribute import nothing_of, weigh
 from .dispatch import Rules
 from .operands import NeedsFullTensor, dims_of, map_result, ndim_of, tensors_in, the_shard
 from .pointwise import elementwise, keeps
