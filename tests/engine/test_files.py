@@ -31,6 +31,12 @@ path.write_text(json.dumps({"loss": 0.5}))
 pathlib.Path("runs/second").mkdir(parents=True)
 found = json.loads(path.read_text()), os.path.isfile(path)
 """,
+    "a folder that is renamed": """
+os.makedirs("runs/new")
+pathlib.Path("runs/new/log.txt").write_text("x")
+os.rename("runs", "done")
+found = os.path.exists("runs"), os.path.isdir("done/new"), pathlib.Path("done/new/log.txt").read_text()
+""",
     "written, read, renamed and removed": """
 with open("before.txt", "a") as file:
     file.write("new")

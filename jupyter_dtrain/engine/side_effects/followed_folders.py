@@ -48,6 +48,10 @@ class FollowedFolders:
         self._own.discard(gone)
         return is_own
 
+    def rename(self, old: str, new: str) -> None:
+        """Know that rank 0 renames the folder `old`."""
+        self.known = {new + name.removeprefix(old) if name == old or name.startswith(old + os.sep) else name for name in self.known}
+
     def mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return what takes the place of ``os.mkdir``."""
 

@@ -184,8 +184,10 @@ class OwnFiles:
             old, new = asked_path(src), asked_path(dst)
             if old is None or new is None or not self._is_here(old):
                 original(src, dst, *args, **kwargs)
-            elif old in self._own:
-                self._own[new] = self._own.pop(old)
+            elif old in self._own or old in self._folders.known:
+                for name in [name for name in self._own if name == old or name.startswith(old + os.sep)]:
+                    self._own[new + name.removeprefix(old)] = self._own.pop(name)
+                self._folders.rename(old, new)
                 self._gone.add(old)
                 self._gone.discard(new)
 
