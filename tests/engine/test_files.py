@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from jupyter_dtrain.engine.side_effects import followed_folders
+from jupyter_dtrain.engine.side_effects import followed_folders, made_folders
 from tests.engine.ranks import run_notebook, run_plain
 
 CELLS = {
@@ -220,7 +220,7 @@ os.environ.pop("JUPYTER_DTRAIN_HOST", None)
 FAR = """
 import os, pathlib, time
 import torch.distributed as dist
-os.environ["JUPYTER_DTRAIN_HOST"] = "far"
+os.environ["JUPYTER_DTRAIN_HOST"] = f"host{{dist.get_rank()}}"
 os.chdir(f"{folder}/{{dist.get_rank()}}")
 """
 
@@ -246,3 +246,47 @@ def test_on_hosts_without_the_notebooks_folder_ranks_fare_as_rank_0_with_its_fol
     assert (tmp_path / "0/there/deep/new/one").is_dir()
     assert (tmp_path / "0/a/b/c/file.txt").read_text() == "x"
     assert list((tmp_path / "1").iterdir()) == []
+
+
+FROM_BEFORE = """
+found = []
+for name in ("there", "there/deep", "new"):
+    if not os.path.exists(name):
+        os.mkdir(name)
+    found.append(os.path.isdir(name))
+pathlib.Path("there/deep/file.txt").write_text("x")
+os.rename("there/deep", "there/moved")
+found += [os.path.exists("there/deep"), pathlib.Path("there/moved/file.txt").read_text(), pathlib.Path("there/moved").is_dir()]
+os.mkdir("there/deep")
+shutil.rmtree("there")
+found.append(os.path.exists("there"))
+os.environ.pop("JUPYTER_DTRAIN_HOST", None)
+"""
+
+
+def test_folders_from_before_are_there_on_hosts_without_them(ranks, tmp_path):
+    """Nobody waits for what rank 0 says of a folder that it does not make, and none is made elsewhere."""
+    for name in ("plain", "0", "1"):
+        (tmp_path / name).mkdir()
+    for name in ("plain", "0"):
+        (tmp_path / name / "there/deep").mkdir(parents=True)
+    (expected,) = ranks.call(1, run_plain, f"import os, pathlib, shutil\nos.chdir({str(tmp_path / 'plain')!r})", FROM_BEFORE, "found")
+    assert expected["compared"] == [True, True, True, False, "x", True, False]
+    setup = FAR.format(folder=tmp_path) + "import shutil"
+    ranks.call(2, run_notebook, setup, "", "0")
+    began = time.monotonic()
+    for rank in ranks.call(2, run_notebook, setup, FROM_BEFORE, "found"):
+        assert rank["compared"] == expected["compared"]
+    assert time.monotonic() - began < followed_folders.MKDIR_TIMEOUT
+    assert [path.name for path in (tmp_path / "0").iterdir()] == ["new"]
+    assert list((tmp_path / "1").iterdir()) == []
+
+
+def test_folders_are_looked_for_among_so_many_entries(tmp_path, monkeypatch):
+    for name in ("a/deep", "b"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "to_itself").symlink_to(tmp_path)
+    assert sorted(made_folders.folders_below(tmp_path)) == ["a", "a/deep", "b", "to_itself"]
+    monkeypatch.setattr(made_folders, "MOST_ENTRIES", 3)
+    assert sorted(made_folders.folders_below(tmp_path)) == ["a", "b", "to_itself"]
+    assert made_folders.folders_below(tmp_path / "missing") == ()

@@ -53,7 +53,9 @@ except OSError as error:
 with tempfile.TemporaryDirectory() as scratch:
     os.mkdir(f"{scratch}/deep")
     is_there = os.path.isdir(f"{scratch}/deep")
-found = jupyter_dtrain.gather([raised, Path("runs/a/log.txt").read_text(), is_there, os.path.isdir(scratch)])
+if not os.path.exists("kept"):
+    os.mkdir("kept")
+found = jupyter_dtrain.gather([raised, Path("runs/a/log.txt").read_text(), is_there, os.path.isdir(scratch), os.path.isdir("kept")])
 """
 WEIGHTS = "[parameter.detach().clone() for parameter in model.parameters()]"
 
@@ -308,7 +310,7 @@ def test_rank_0_may_be_on_the_notebooks_own_host(notebook, expected):
 
 @pytest.mark.long
 def test_folders_are_made_on_the_host_of_rank_0_though_the_other_has_not_the_notebooks_folder(notebook, lab):
-    lab[0].run(["mkdir", "-p", "/root/apart/earlier"])
+    lab[0].run(["mkdir", "-p", "/root/apart/earlier", "/root/apart/kept"])
     notebook.run("import os, tempfile\nfrom pathlib import Path\nos.chdir('/root/apart')")
     try:
         notebook.run("%distribute start --hosts localhost:1,h1:1")
@@ -318,11 +320,11 @@ def test_folders_are_made_on_the_host_of_rank_0_though_the_other_has_not_the_not
         assert time.monotonic() - began < MKDIR_TIMEOUT
     finally:
         notebook.run("os.chdir('/root')")
-    assert notebook.value("found") == [["FileExistsError", "a", True, False]] * 2
-    assert lab[0].run(["sh", "-c", "cd /root/apart; find earlier runs | sort"]).split() == [
-        *("earlier", "earlier/new", "earlier/new/one", "earlier/two", "runs", "runs/a", "runs/a/log.txt")
+    assert notebook.value("found") == [["FileExistsError", "a", True, False, True]] * 2
+    assert lab[0].run(["sh", "-c", "cd /root/apart; find earlier kept runs | sort"]).split() == [
+        *("earlier", "earlier/new", "earlier/new/one", "earlier/two", "kept", "runs", "runs/a", "runs/a/log.txt")
     ]
-    assert not {"apart", "earlier", "runs"}.intersection(lab[1].run(["ls", "/root"]).split())
+    assert not {"apart", "earlier", "kept", "runs"}.intersection(lab[1].run(["ls", "/root"]).split())
 
 
 @pytest.mark.long

@@ -29,7 +29,7 @@ from ...serialization.open_files import of_cell
 from ...system.patches import patched
 from .asked_paths import asked_path, is_within_open_folder, open_replaced
 from .journal_entries import Entry, entries_since, file_size, kind_and_paths, read_entries
-from .made_folders import FolderChannel
+from .made_folders import CellStart, FolderChannel
 from .temp_dirs import TemporaryFolders
 from .written_files import OwnFiles
 
@@ -227,22 +227,22 @@ class FileLog:
 
 
 @contextmanager
-def written_once(*, rank: int, started: int | None, log: FileLog | None, temporary: TemporaryFolders) -> Iterator[None]:
+def written_once(*, rank: int, start: CellStart | None, log: FileLog | None, temporary: TemporaryFolders) -> Iterator[None]:
     """Keep the files of this rank apart from rank 0's, until the end of the ``with`` block.
 
     Parameters
     ----------
     rank : int
-    started : int, optional
-        When the cell was about to run, in ns since the epoch, the same on all ranks; ``None``: there are no others.
+    start : CellStart, optional
+        What the ranks have agreed on; ``None``: there are no others.
     log : FileLog, optional
         Of rank 0.
     temporary : TemporaryFolders
     """
     with nullcontext() if log is None else log.installed(), temporary.installed():
-        if started is None:
+        if start is None:
             yield
             return
-        word = FolderChannel(_get_default_store(), f"folders/{started}", Path.cwd())
-        with word.reported() if rank == 0 else OwnFiles(started=started, word=word, temporary=temporary).installed():
+        word = FolderChannel(_get_default_store(), f"folders/{start.time}", Path.cwd())
+        with word.reported() if rank == 0 else OwnFiles(start=start, word=word, temporary=temporary).installed():
             yield

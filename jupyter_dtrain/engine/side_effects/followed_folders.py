@@ -10,9 +10,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from ...protocol import HOST_VARIABLE
 from .asked_paths import asked_path
-from .made_folders import FolderChannel
+from .made_folders import CellStart, FolderChannel
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 
@@ -28,18 +27,21 @@ class FollowedFolders:
         Whether what is at a path is rank 0's to make.
     on_made : callable
         Gets the path of each folder that there is then.
+    start : CellStart
 
     Attributes
     ----------
     known : set of str
-        Folders that rank 0 has made for the cell, and may have removed again.
+        Folders that rank 0 has made for the cell, and may have removed again, or that are there from before on its host alone.
     """
 
-    def __init__(self, word: FolderChannel, *, is_here: Callable[[str | None], bool], on_made: Callable[[str], None]) -> None:
+    def __init__(
+        self, word: FolderChannel, *, is_here: Callable[[str | None], bool], on_made: Callable[[str], None], start: CellStart
+    ) -> None:
         self._word, self._is_here, self._on_made = word, is_here, on_made
-        self.known: set[str] = set()
+        self.known = {word.folder + name for name in start.folders} if start.is_far else set()
         self._own: set[str] = set()  # which this rank has made itself, as their names are not those that rank 0 gives
-        self._sees_disk = HOST_VARIABLE not in os.environ  # of rank 0
+        self._sees_disk = not start.is_far  # of rank 0
 
     def forget(self, gone: str) -> bool:
         """Know that `gone` and what is in it are removed; return whether this rank has to do so, as rank 0 knows nothing of it."""

@@ -2,23 +2,77 @@
 
 The other ranks make none, and a look at the disk would not tell them how rank 0 has fared: it may not have come there yet, may have
 removed the folder again, or its disk may be another host's. So it says so in the store of their group. It never waits for the others.
+Before the cell begins, ranks of other hosts are told which folders are there from before.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
+from ...protocol import HOST_VARIABLE
 from ...system.patches import patched
 from .asked_paths import asked_path, is_within_open_folder
+
+MOST_ENTRIES = 1000
+"""Files and folders that are looked at, at most, for folders that are there from before: a few milliseconds."""
+
+
+@dataclass(frozen=True)
+class CellStart:
+    """What ranks know of files when the cell begins.
+
+    Attributes
+    ----------
+    time : int
+        In ns since the epoch, the same on all ranks.
+    is_far : bool
+        Whether this rank is on another host than rank 0, whose disk it may not see.
+    folders : tuple of str
+        Names of folders below the cell's folder that are there on rank 0's host, for ranks that are far.
+    """
+
+    time: int
+    is_far: bool = False
+    folders: tuple[str, ...] = ()
+
+    @classmethod
+    def agreed(cls, rank: int, gathered: Callable[[Any], list[Any]]) -> CellStart:
+        """Let all ranks know the same. Collective: `gathered` returns every rank's value, in rank order."""
+        said = gathered((time.time_ns(), os.environ.get(HOST_VARIABLE, "")))
+        started, hosts = max(clock for clock, _ in said), [host for _, host in said]
+        if len(set(hosts)) == 1:
+            return cls(started)
+        folders = gathered(folders_below(Path.cwd()) if rank == 0 else ())[0]
+        return cls(started, is_far=hosts[rank] != hosts[0], folders=folders)
+
+
+def folders_below(folder: Path) -> tuple[str, ...]:
+    """Return the names of folders below `folder`, the nearest first, of which there may be more: see `MOST_ENTRIES`."""
+    found: list[str] = []
+    due, left = deque([""]), MOST_ENTRIES
+    while due and left > 0:
+        above = due.popleft()
+        with suppress(OSError), os.scandir(folder / above) as entries:  # it is gone, or may not be read
+            looked_at = list(islice(entries, left))
+            left -= len(looked_at)
+            for entry in looked_at:
+                if entry.is_dir():
+                    found.append(name := os.path.join(above, entry.name))  # noqa: PTH118  # of strings
+                    if not entry.is_symlink():
+                        due.append(name)
+    return tuple(found)
 
 
 class FolderChannel:

@@ -29,7 +29,7 @@ from torch.autograd import profiler
 from ...system.patches import patched
 from .asked_paths import asked_path, by_path, open_replaced
 from .followed_folders import FollowedFolders
-from .made_folders import FolderChannel
+from .made_folders import CellStart, FolderChannel
 from .temp_dirs import TemporaryFolders
 
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
@@ -40,20 +40,20 @@ class OwnFiles:
 
     Parameters
     ----------
-    started : int
-        When the cell was about to run, in ns since the epoch: what has changed since, rank 0 has changed.
+    start : CellStart
+        When the cell was about to run: what has changed since, rank 0 has changed.
     word : FolderChannel
         What rank 0 says of folders.
     temporary : TemporaryFolders
         Folders of the rank's own.
     """
 
-    def __init__(self, *, started: int, word: FolderChannel, temporary: TemporaryFolders) -> None:
-        self._temporary, self._before = temporary, started - CLOCK_STEP
+    def __init__(self, *, start: CellStart, word: FolderChannel, temporary: TemporaryFolders) -> None:
+        self._temporary, self._before = temporary, start.time - CLOCK_STEP
         self._folder = word.folder
         self._own: dict[str, str] = {}  # where the cell has written, and where that is
         self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
-        self._folders = FollowedFolders(word, is_here=self._is_here, on_made=self._gone.discard)
+        self._folders = FollowedFolders(word, is_here=self._is_here, on_made=self._gone.discard, start=start)
         self._stat = os.stat
         self._place, self._count = "", 0
 

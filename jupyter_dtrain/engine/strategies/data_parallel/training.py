@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -30,6 +29,7 @@ from ...rng.seeding import CommonEntropy
 from ...rng.streams import LoadingStream, ModelStream
 from ...side_effects.common_clock import CommonClock
 from ...side_effects.file_journal import FileLog, written_once
+from ...side_effects.made_folders import CellStart
 from ...side_effects.temp_dirs import TemporaryFolders
 from ...task import Semantics
 from ...telemetry.notices import Notices
@@ -223,8 +223,8 @@ class DataParallelTraining(CellSteps, TrainingState):
 
     def _files(self) -> AbstractContextManager[None]:
         """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
-        started = max(Exchange.objects(time.time_ns())) if self._world_size > 1 else None
-        return written_once(rank=self.rank, started=started, log=self._file_log, temporary=self._temporary)
+        start = CellStart.agreed(self.rank, Exchange.objects) if self._world_size > 1 else None
+        return written_once(rank=self.rank, start=start, log=self._file_log, temporary=self._temporary)
 
     def shard_parameters(self, parameters: ShardedParameters, gradients: ShardedGradients) -> None:
         """Let each rank have a part of the parameters of models, and of their gradients. Collective."""

@@ -6,7 +6,6 @@ with the rank of its place in the other groups where something is put together o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -19,6 +18,7 @@ from ...comm.batch_ranks import BatchRanks
 from ...comm.collectives import all_gather_object
 from ...comm.process_group import shared_memory
 from ...side_effects.file_journal import written_once
+from ...side_effects.made_folders import CellStart
 from ...telemetry.observer import Observer
 from ...tensor.batch_shard import BatchShard
 from ...tensor.placement_types import GlobalTensor, to_local
@@ -65,8 +65,8 @@ class GroupTraining(DataParallelTraining):
             return super().materialize(*values, unchanged=unchanged)
 
     def _files(self) -> AbstractContextManager[None]:
-        started = max(all_gather_object(time.time_ns(), shared_memory()))
-        return written_once(rank=self._rank_of_run, started=started, log=self._file_log, temporary=self._temporary)
+        start = CellStart.agreed(self._rank_of_run, lambda value: all_gather_object(value, shared_memory()))
+        return written_once(rank=self._rank_of_run, start=start, log=self._file_log, temporary=self._temporary)
 
     def _counted(self, share: BatchShard | None) -> BatchShard | None:
         return None if self._batches.alike.rank else share  # whose samples are counted once
