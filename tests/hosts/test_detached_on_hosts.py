@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.hosts.conftest import opened
-from tests.hosts.test_several_hosts import SETUP, TRAIN, assert_same, hosts_of, steps_logged, trained, waiting_for
+from tests.hosts.test_several_hosts import SETUP, TRAIN, assert_nothing_left, assert_same, hosts_of, steps_logged, trained, waiting_for
 
 FOLDER = "/root/detached"
 
@@ -40,8 +40,7 @@ def host_of_run(lab):
 
 def nothing_is_left(lab):
     waiting_for(lambda: not lab[1].processes() and not lab[2].processes())
-    for host in lab.up[1:3]:
-        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"])
+    assert_nothing_left(lab.up[1:3])
 
 
 @pytest.mark.long

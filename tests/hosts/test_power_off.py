@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.hosts.conftest import ROOT, HostNotebook
-from tests.hosts.test_several_hosts import TRAIN, hosts_of, steps_logged, waiting_for
+from tests.hosts.test_several_hosts import TRAIN, assert_nothing_left, hosts_of, steps_logged, waiting_for
 from tests.hosts.test_zero1_on_hosts import WIDE, state
 from tests.hosts.test_zero3_on_hosts import assert_same_bits
 from tests.hosts.virtual_hosts import VirtualHosts, why_not
@@ -80,5 +80,4 @@ def test_a_host_is_switched_off_at_any_moment(writer, hosts, undisturbed, number
     assert stood < STANDS_STILL * SLOWER, told
     writer.run("%distribute stop")
     waiting_for(lambda: not stays.processes(), limit=10)
-    for host in (hosts[0], stays):
-        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), told
+    assert_nothing_left([hosts[0], stays])

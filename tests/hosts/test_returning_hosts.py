@@ -9,7 +9,7 @@ import pytest
 
 from tests.hosts.conftest import opened
 from tests.hosts.test_refused_hosts import script
-from tests.hosts.test_several_hosts import SHORT, TRAIN, assert_same, hosts_of, trained, waiting_for
+from tests.hosts.test_several_hosts import SHORT, TRAIN, assert_nothing_left, assert_same, hosts_of, trained, waiting_for
 from tests.hosts.test_zero1_on_hosts import WIDE
 from tests.notebook.kernel import SESSION
 
@@ -159,5 +159,4 @@ def test_nothing_is_left_on_a_host_that_is_back_when_the_kernel_is_killed(notebo
         noticed(own, cell, "The host h2 is back")
         own.process_in_host.kill()
         waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and lab[0].processes() == before, limit=10)
-    for host in lab.up:
-        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"])
+    assert_nothing_left(lab.up)

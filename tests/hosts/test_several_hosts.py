@@ -79,6 +79,13 @@ def waiting_for(condition, limit=60):
         time.sleep(0.05)
 
 
+def assert_nothing_left(hosts):
+    """Look for folders of clusters, and tell of what is in them, whose they are and what runs there."""
+    script = "hostname; date; ps ax; ls -laR /tmp/jup* /dev/shm/jup*; head -n 99 /tmp/jup*/*.log /tmp/jup*/log/* /tmp/jup*/owner; true"
+    for host in hosts:
+        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), host.run(["sh", "-c", script])
+
+
 def steps_logged(host):
     return [int(line) for line in host.run(["cat", "/root/log.txt"]).split()]
 
@@ -126,10 +133,7 @@ def test_nothing_is_left_when_the_kernel_is_killed(notebook, lab):
         begin(own, lab, "h1:1,h2:1")
         own.process_in_host.kill()
         waiting_for(lambda: not lab[1].processes() and not lab[2].processes() and lab[0].processes() == before)
-    for host in lab.up:
-        assert "jupyter-dtrain-" not in host.run(["ls", "/dev/shm", "/tmp"]), host.run(
-            ["sh", "-c", "hostname; ps ax; ls -lR /tmp/jup*; cat /tmp/jup*/*.log; cat /tmp/jup*/owner; true"]
-        )
+    assert_nothing_left(lab.up)
 
 
 def test_a_host_that_is_cut_off_ends_its_engines_and_the_run_goes_on_elsewhere(notebook, lab, running, expected):
@@ -245,7 +249,7 @@ def test_a_host_whose_agent_ends_is_lost_at_once(notebook, lab, running, expecte
     notebook.finish(cell)
     assert cell.ok, cell.traceback
     assert_same(notebook, expected[1])
-    assert "jupyter-dtrain-" not in lab[2].run(["ls", "/dev/shm", "/tmp"])
+    assert_nothing_left([lab[2]])
 
 
 @pytest.mark.long
