@@ -10,6 +10,7 @@ import contextlib
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -78,97 +79,131 @@ def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -
         A value that the cell needs cannot be sent. The message names it and what in it is the cause.
     """
     look()
-    bundle = _pack(names, namespace)
+    bundle = _Bundler(names, namespace).pack()
     if not by_text or (all_names := with_dynamic_names(names, bundle.seen, namespace)) is names:
         return bundle
-    return _pack(all_names, namespace)
+    return _Bundler(all_names, namespace).pack()
 
 
-def _pack(names: CellNames, namespace: dict[str, Any]) -> Bundle:
-    values = {name: namespace[name] for name in names if name in namespace}
-    left_out: dict[str, str] = {}
-    modules = modules_beside(Path.cwd())
-    imported: list[ModuleType] = []
-    states: list[object] = []
-    of_libraries: list[object] = []
-    by_calls: dict[tuple[type, str], Patch] = {}
-    refused: dict[int, object] = {}
-    imports = [sys.modules[name] for name in names.imports if name in sys.modules]
-    texts = [text for text in namespace.get("In", ()) if isinstance(text, str)]
-    librarys = LibraryObjects(values.values(), lambda: frozenset().union(*map(words_of, (*texts, *map(text_of, modules)))))
-    librarys.add(packages_of([*values.values(), *imports]))
+class _Bundler:
+    """Pickles values and what goes along with them, anew as often as something of them turns out to be sent otherwise or not at all."""
 
-    windows = Windows()
+    def __init__(self, names: CellNames, namespace: dict[str, Any]) -> None:
+        self._names, self._namespace = names, namespace
+        self._values = {name: namespace[name] for name in names if name in namespace}
+        self._modules = modules_beside(Path.cwd())
+        self._imports = [sys.modules[name] for name in names.imports if name in sys.modules]
+        self._windows = Windows()
+        self._library = LibraryObjects(self._values.values(), partial(_words, namespace, self._modules))
+        self._library.add(packages_of([*self._values.values(), *self._imports]))
+        self._patches: list[object] = []  # that the notebook has put into libraries
+        self._by_calls: dict[tuple[type, str], Patch] = {}
+        # Of the last attempt: modules that came along, and states of libraries.
+        self._imported: list[ModuleType] = []
+        self._states: list[object] = []
+        self._left_out: dict[str, str] = {}
+        self._refused: dict[int, object] = {}
 
-    def packer() -> Packer:
-        packer = Packer(namespace=namespace, modules=modules, words=names.attributes, windows=windows)
-        packer.refer(librarys.references)
-        return packer
+    def pack(self) -> Bundle:
+        """Return what can be sent; a `CaptureError` where the cell needs more."""
+        with _by_value(self._modules):
+            self._patches += (*operators(), *patches(self._namespace, self._modules))
+            try:
+                return self._packed()
+            except Exception as error:
+                if go_back(lambda obj: self._why_not(obj) is not None):
+                    return _Bundler(self._names, self._namespace).pack()
+                # Only now, so that what can be sent is pickled once.
+                attributes_stay = self._library.leave(lambda value: self._why_not(value) is not None)
+                self._leave_values(error)
+                self._leave_modules()
+                if not (self._leave_states() or self._left_out or attributes_stay):
+                    raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
+                return self._packed()
 
-    def packed() -> Bundle:
-        while (bundle := attempt()) is None:
+    def _packed(self) -> Bundle:
+        while (bundle := self._attempt()) is None:
             pass
         return bundle
 
-    def attempt() -> Bundle | None:
+    def _attempt(self) -> Bundle | None:
         """Pickle everything; return nothing where it is known only now that an object is a library's, or that arrays share memory."""
         with collection_paused():
-            whole = packer()
-            whole.dump(dict(values))
-            imported.clear()
-            while more := [m for m in asked_for(names.imports, whole.seen, modules) if m not in imported and m.__name__ not in left_out]:
-                imported.extend(more)
+            whole = self._packer()
+            whole.dump(dict(self._values))
+            self._imported = []
+            while more := self._asked_for(whole.seen):
+                self._imported += more
                 whole.dump(tuple(more))
-            used = [*whole.seen, *imports]
-            if new := librarys.add(packages_of(used)):
+            used = [*whole.seen, *self._imports]
+            if new := self._library.add(packages_of(used)):
                 if not new.isdisjoint(map(id, whole.seen)):
                     return None
-                whole.refer(librarys.references)
-            kept = library_states(used, but={state.place for state in librarys.states})
-            classes = classes_of(used)
-            put = [by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(classes)]
-            of_libraries[:] = [*imported_for_effect(namespace, used, classes, modules), *put, *kept, *librarys.states]
-            of_libraries[:] = [state for state in of_libraries if id(state) not in refused]
-            if going_along := (*of_libraries, *states):
+                whole.refer(self._library.references)
+            self._states = [state for state in self._states_with(used) if id(state) not in self._refused]
+            if going_along := (*self._states, *self._patches):
                 whole.dump(going_along)
             whole.dump(())  # there are no more
-            tracked = trackable([*whole.seen, *librarys.objects])
+            tracked = trackable([*whole.seen, *self._library.objects])
             whole.dump(tracked)
-            if windows.grow():
+            if self._windows.grow():
                 return None
-        own_modules = frozenset(module.__name__ for module in modules)
-        return Bundle(whole.packed(), tracked, names, left_out, whole.seen, own_modules, librarys.lines)
+        own_modules = frozenset(module.__name__ for module in self._modules)
+        return Bundle(whole.packed(), tracked, self._names, self._left_out, whole.seen, own_modules, self._library.lines)
 
-    with _by_value(modules):
-        states += (*operators(), *patches(namespace, modules))
-        try:
-            return packed()
-        except Exception as error:
-            if go_back(lambda obj: Search(packer).why_not(obj) is not None):
-                return _pack(names, namespace)
-            attributes_stay = librarys.leave(lambda value: Search(packer).why_not(value) is not None)
-            # Find the names at fault, one by one: only now, so that what can be sent is pickled once.
-            for name in list(values):
-                reason = Search(packer).why_not(values[name])
-                if reason is None:
-                    continue
-                if name in names.needed:
-                    raise CaptureError(message_of(name, names.needed[name], values[name], reason), name=name) from error
-                left_out[name] = reason
-                del values[name]
-            for module in imported:  # or else the engine reads its file
-                if (reason := Search(packer).why_not(module)) is not None:
-                    left_out[module.__name__] = reason
-            stay = [state for state in (*of_libraries, *states) if Search(packer).why_not(state) is not None]  # the engine has its own
-            stays(stay)
-            refused.update((id(state), state) for state in stay)
-            states[:] = [state for state in states if id(state) not in refused]
-            for state in librarys.states.copy():
-                if id(state) in refused:
-                    librarys.drop(state)
-            if not (left_out or stay or attributes_stay):
-                raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
-            return packed()
+    def _packer(self) -> Packer:
+        packer = Packer(namespace=self._namespace, modules=self._modules, words=self._names.attributes, windows=self._windows)
+        packer.refer(self._library.references)
+        return packer
+
+    def _asked_for(self, seen: list[object]) -> list[ModuleType]:
+        """Return the modules that the cell's imports and what was `seen` ask for, and that have not come along."""
+        modules = asked_for(self._names.imports, seen, self._modules)
+        return [module for module in modules if module not in self._imported and module.__name__ not in self._left_out]
+
+    def _states_with(self, used: list[object]) -> list[object]:
+        """Return what in libraries is another for what is `used`: imported for its effect, put there by calls, kept there, set there."""
+        kept = library_states(used, but={state.place for state in self._library.states})
+        classes = classes_of(used)
+        put = [self._by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(classes)]
+        return [*imported_for_effect(self._namespace, used, classes, self._modules), *put, *kept, *self._library.states]
+
+    def _why_not(self, value: object) -> str | None:
+        return Search(self._packer).why_not(value)
+
+    def _leave_values(self, error: Exception) -> None:
+        """Leave out the names at fault, found one by one."""
+        for name in list(self._values):
+            reason = self._why_not(self._values[name])
+            if reason is None:
+                continue
+            if name in self._names.needed:
+                raise CaptureError(message_of(name, self._names.needed[name], self._values[name], reason), name=name) from error
+            self._left_out[name] = reason
+            del self._values[name]
+
+    def _leave_modules(self) -> None:
+        """Leave out modules, whose files the engines then read."""
+        for module in self._imported:
+            if (reason := self._why_not(module)) is not None:
+                self._left_out[module.__name__] = reason
+
+    def _leave_states(self) -> bool:
+        """Leave out states of libraries, of which the engines have their own; return whether there are any."""
+        stay = [state for state in (*self._states, *self._patches) if self._why_not(state) is not None]
+        stays(stay)
+        self._refused.update((id(state), state) for state in stay)
+        self._patches = [state for state in self._patches if id(state) not in self._refused]
+        for state in self._library.states.copy():
+            if id(state) in self._refused:
+                self._library.drop(state)
+        return bool(stay)
+
+
+def _words(namespace: dict[str, Any], modules: list[ModuleType]) -> frozenset[str]:
+    """Return the words of the notebook's text and of the modules beside it."""
+    texts = [text for text in namespace.get("In", ()) if isinstance(text, str)]
+    return frozenset().union(*map(words_of, (*texts, *map(text_of, modules))))
 
 
 def unpack(unpacker: Unpacker) -> tuple[dict[str, Any], list[object]]:
