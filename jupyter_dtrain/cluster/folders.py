@@ -53,7 +53,7 @@ class Folders:
     def __init__(self) -> None:
         prefix = _prefix()
         self.private = Path(tempfile.mkdtemp(prefix=prefix))
-        self._owned(self.private)
+        note_owner(self.private)
         base = _roomy_shared_memory()
         self.blobs = self.private / "blobs"
         if base is None:
@@ -71,11 +71,7 @@ class Folders:
             folder.mkdir(mode=0o700)
         if not _is_short(self.sockets):
             self.sockets = _short_folder(prefix)
-            self._owned(self.sockets)
-
-    @staticmethod
-    def _owned(folder: Path) -> None:
-        (folder / OWNER).write_text(f"{os.getpid()} {start_of(os.getpid())}")
+            note_owner(self.sockets)
 
     @property
     def all(self) -> list[Path]:
@@ -111,6 +107,11 @@ class Folders:
         """Remove them, if they are still there."""
         for folder in reversed(self.all):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def note_owner(folder: Path) -> None:
+    """Say in `folder` that this process has made it: once that has ended, it is swept away."""
+    (folder / OWNER).write_text(f"{os.getpid()} {start_of(os.getpid())}")
 
 
 def sweep() -> None:

@@ -652,6 +652,22 @@ def test_what_is_left_of_an_owner_whose_pid_another_process_has_by_now_is_swept_
     assert not left.private.exists()
 
 
+@pytest.mark.parametrize("name", ["tmp/jupyter-dtrain-{}-x/blobs", "shm/jupyter-dtrain-{}-x"])
+def test_what_an_agent_has_left_on_a_host_that_was_switched_off_is_swept_away_at_once(tmp_path, monkeypatch, name):
+    """Where the notebook's host has little shared memory the buffers are in a folder called as its private one."""
+    for base in ("tmp", "shm"):
+        (tmp_path / base).mkdir()
+    begin = "AgentFiles(print).begin(pathlib.Path(sys.argv[1]))"
+    agent = f"import pathlib, sys\nfrom jupyter_dtrain.cluster.hosts.agent_files import AgentFiles\n{begin}"
+    blobs = tmp_path / name.format(os.getuid())
+    subprocess.run([sys.executable, "-c", agent, blobs], env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, check=True)
+    assert blobs.exists()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setattr(folders, "SHARED_MEMORY", tmp_path / "shm")
+    folders.sweep()
+    assert list((tmp_path / "tmp").iterdir()) + list((tmp_path / "shm").iterdir()) == []
+
+
 @pytest.mark.parametrize("is_in_private", [True, False])
 def test_what_a_host_has_left_is_removed_unless_a_guard_holds_it(tmp_path, monkeypatch, is_in_private):
     monkeypatch.setattr(folders, "_prefix", lambda: "jupyter-dtrain-7-")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ...errors import ClusterError
 from ...system.resources import OVERFLOW
-from ..folders import Folders, remove_unguarded
+from ..folders import Folders, note_owner, remove_unguarded
 from .frames import CHUNK, Header, checked_name
 
 FORMER = 15.0
@@ -66,6 +66,8 @@ class AgentFiles:
             overflow.mkdir(mode=0o700, exist_ok=True)
             (folder / OVERFLOW).symlink_to(overflow)
             kept.append(made[-1])
+            if made[-1] != folder:  # else that leads to this process's own
+                note_owner(made[-1])
         return is_notebooks, folders, kept
 
     def do_outlive(self, *, folder: str) -> None:
