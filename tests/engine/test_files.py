@@ -250,6 +250,7 @@ def test_on_hosts_without_the_notebooks_folder_ranks_fare_as_rank_0_with_its_fol
 
 FROM_BEFORE = """
 found = []
+pathlib.Path("there").mkdir(exist_ok=True)
 for name in ("there", "there/deep", "new"):
     if not os.path.exists(name):
         os.mkdir(name)
