@@ -64,6 +64,27 @@ def started(notebook, hosts, *, epoch, pause=0.1, options="", strategy="zero1"):
     return cell, pids
 
 
+def with_a_snapshot(notebook, lab, hosts, goes, **options):
+    """Start the long cell on `hosts`, which is slow until one of them goes, and return it when it has a snapshot to go on from."""
+    for host in (lab[1], lab[goes]):
+        host.run(["touch", "/root/slow"])
+    cell, _ = started(notebook, hosts, epoch=0, pause='0.8 if os.path.exists("/root/slow") else 0', **options)
+    notebook.wait(lambda: len(parts_on(lab[0])) > 1 or not cell.running, "a snapshot", cell)
+    assert cell.running, "It has ended before there was a snapshot."
+    return cell
+
+
+def parts_on(host):
+    """Return what ranks have for themselves of snapshots, in a host's memory."""
+    return set(host.run(["find", "/dev/shm", "-name", "[0-9]*-[0-9]", "-not", "-path", "*.blobs/*"]).split())
+
+
+def lose(lab, goes):
+    """Switch a host off, and let the cell be fast on the other one."""
+    lab[goes].lose()
+    lab[1].run(["rm", "/root/slow"])
+
+
 @pytest.mark.long
 def test_what_the_cell_reads_of_the_optimizer_is_whole(notebook):
     notebook.run(WIDE + READING)
@@ -122,8 +143,8 @@ def test_an_engine_that_keeps_moments_is_killed(notebook, lab, expected):
 def test_a_host_that_keeps_moments_is_switched_off(notebook, lab, expected, goes):
     """That of rank 0 or that of the other one: a snapshot counts once what each alone has is on the notebook's host as well."""
     hosts = "h1:1,h4:1" if goes == 4 else "h5:1,h1:1"
-    cell, _ = started(notebook, hosts, epoch=3, pause=0.2)
-    lab[goes].lose()
+    cell = with_a_snapshot(notebook, lab, hosts, goes)
+    lose(lab, goes)
     notebook.finish(cell)
     assert cell.ok, cell.traceback
     assert any(f"the host h{goes} is lost" in notice and "resuming from step" in notice for notice in cell.notices), cell.notices

@@ -7,7 +7,16 @@ import torch
 
 from tests.conftest import one_of
 from tests.hosts.test_several_hosts import STEP, TRAIN, WEIGHTS, hosts_of
-from tests.hosts.test_zero1_on_hosts import MOMENTS, WIDE, assert_all_same, check_after_error_of_one_rank, started, state
+from tests.hosts.test_zero1_on_hosts import (
+    MOMENTS,
+    WIDE,
+    assert_all_same,
+    check_after_error_of_one_rank,
+    lose,
+    started,
+    state,
+    with_a_snapshot,
+)
 
 BRIEF = TRAIN.format(epochs=2, pause=0)
 NORMS = f"""
@@ -110,10 +119,10 @@ def rows_on(host):
 def test_a_host_is_switched_off(notebook, lab, undisturbed, goes):
     """That of rank 0 or that of the other one: its rows are on the other host, and not on the notebook's."""
     hosts = "h1:1,h6:1" if goes == 6 else "h7:1,h1:1"
-    cell, _ = started(notebook, hosts, epoch=3, pause=0.2, options="--checkpoint-every 1h", strategy="zero3")
-    notebook.wait(lambda: (rows_on(lab[1]) and rows_on(lab[goes])) or not cell.running, "a snapshot", cell)
+    cell = with_a_snapshot(notebook, lab, hosts, goes, options="--checkpoint-every 1h", strategy="zero3")
+    assert rows_on(lab[1]) and rows_on(lab[goes])
     assert not rows_on(lab[0])
-    lab[goes].lose()
+    lose(lab, goes)
     notebook.finish(cell)
     assert cell.ok, cell.traceback
     assert any(f"the host h{goes} is lost" in notice and "resuming from step" in notice for notice in cell.notices), cell.notices

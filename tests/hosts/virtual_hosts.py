@@ -31,7 +31,7 @@ _HOLDER = """
 set -e
 mount --make-rprivate /
 hostname {name}
-mount -t tmpfs -o size=1g shm /dev/shm
+mount -t tmpfs -o size=2g shm /dev/shm  # 1 GiB has to be free, beside what the cluster before still has there
 mount -t tmpfs run /run
 mkdir -p /run/sshd
 {binds}
