@@ -283,6 +283,32 @@ def test_folders_from_before_are_there_on_hosts_without_them(ranks, tmp_path):
     assert list((tmp_path / "1").iterdir()) == []
 
 
+def test_a_folder_that_ranks_were_not_told_of_may_be_made_with_exist_ok(ranks, tmp_path):
+    for name in ("plain", "0", "1"):
+        (tmp_path / name).mkdir()
+    for name in ("plain", "0"):
+        (tmp_path / name / "there").mkdir()
+        (tmp_path / name / "file").touch()
+    cell = """
+found = []
+for name in ("there", "file"):
+    try:
+        pathlib.Path(name).mkdir(exist_ok=True)
+        found.append(os.path.isdir(name))
+    except OSError as error:
+        found.append((type(error).__name__, error.errno, os.path.isdir(name)))
+os.environ.pop("JUPYTER_DTRAIN_HOST", None)
+"""
+    (expected,) = ranks.call(1, run_plain, f"import os, pathlib\nos.chdir({str(tmp_path / 'plain')!r})", cell, "found")
+    assert expected["compared"] == [True, ("FileExistsError", 17, False)]
+    few = "from jupyter_dtrain.engine.side_effects import made_folders\nmade_folders.MOST_ENTRIES = {}"
+    setup = FAR.format(folder=tmp_path) + few.format(0)
+    ranks.call(2, run_notebook, setup, "", "0")
+    for rank in ranks.call(2, run_notebook, setup, cell, "found"):
+        assert rank["compared"] == expected["compared"]
+    ranks.call(2, run_notebook, few.format(made_folders.MOST_ENTRIES), "", "0")
+
+
 def test_folders_are_looked_for_among_so_many_entries(tmp_path, monkeypatch):
     for name in ("a/deep", "b"):
         (tmp_path / name).mkdir(parents=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .asked_paths import asked_path
-from .made_folders import CellStart, FolderChannel
+from .made_folders import A_FOLDER, CellStart, FolderChannel
 
 MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 
@@ -71,7 +71,7 @@ class FollowedFolders:
                 if not error and not Path(asked).is_dir():
                     original(path, *args, **kwargs)
                     self._own.add(asked)
-            _fare(error, path)
+            self._fare(error, path, asked)
             self._know(asked)
 
         return mkdir
@@ -90,7 +90,7 @@ class FollowedFolders:
                 with self._word.with_those_above():
                     original(name, *args, **kwargs)
                 return
-            _fare(error, name)
+            self._fare(error, name, asked)
             for folder in (asked, *map(str, Path(asked).parents)):
                 if folder.startswith(self._word.folder):
                     self._know(folder)
@@ -106,11 +106,14 @@ class FollowedFolders:
             time.sleep(0.01)
         return error
 
+    def _fare(self, error: int, path: Any, asked: str) -> None:
+        """Raise the error that rank 0 has met, if it has."""
+        if error == A_FOLDER:
+            self._know(asked)
+            error = errno.EEXIST
+        if error:
+            raise OSError(error, os.strerror(error), path)
+
     def _know(self, folder: str) -> None:
         self.known.add(folder)
         self._on_made(folder)
-
-
-def _fare(error: int, path: Any) -> None:
-    if error:
-        raise OSError(error, os.strerror(error), path)

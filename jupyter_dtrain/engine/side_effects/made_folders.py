@@ -7,6 +7,7 @@ Before the cell begins, ranks of other hosts are told which folders are there fr
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -25,6 +26,8 @@ from ...protocol import HOST_VARIABLE
 from ...system.patches import patched
 from .asked_paths import asked_path, is_within_open_folder
 
+A_FOLDER = errno.EISDIR
+"""Said for ``EEXIST`` where there is a folder: others may not see that."""
 MOST_ENTRIES = 1000
 """Files and folders that are looked at, at most, for folders that are there from before: a few milliseconds."""
 
@@ -154,7 +157,7 @@ class FolderChannel:
                     with self.with_those_above():
                         original(*args, **kwargs)
             except OSError as raised:
-                error = raised.errno or 0
+                error = A_FOLDER if isinstance(raised, FileExistsError) and Path(asked).is_dir() else raised.errno or 0
                 raise
             finally:
                 for topic in self.topics_of(call, asked):
