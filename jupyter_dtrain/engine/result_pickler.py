@@ -12,7 +12,7 @@ from ..serialization.copy_restore import Contents
 from ..serialization.leaves import Numbers
 from ..serialization.module_reducers import itself
 from ..serialization.pickler import Packer
-from ..serialization.reducers import bar_at_rest, is_progress_bar
+from ..serialization.progress_bars import bar_at_rest, is_progress_bar
 from ..serialization.torch_reducers import without_graph
 from .tensor.graph_placement import computed_by
 from .tensor.placement_types import GlobalTensor
@@ -100,6 +100,8 @@ class ResultPacker(Packer):
             return itself, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point),)
         if self._whole is None and isinstance(obj, GlobalTensor):  # where a cell has come to no end of its own
             raise TypeError("an engine has only its shard of a sharded batch")
-        if self._whole is None and is_progress_bar(obj):  # in a snapshot it has to be made again
+        if is_progress_bar(obj):
+            if self._whole is not None:  # in a snapshot
+                raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar has to be made again")
             return bar_at_rest(obj)
         return super().reducer_override(obj)

@@ -34,6 +34,7 @@ from .memory_views import reduced_view
 from .module_reducers import itself, reduced_python_module
 from .open_files import reduced_file
 from .operator_reducers import reduced_compiled, reduced_operator
+from .progress_bars import is_progress_bar, reduced_bar
 from .python_reducers import (
     reduced_class,
     reduced_exception,
@@ -108,8 +109,8 @@ def _of_other_class(obj: Any) -> Any:
     return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
 
 
-def _why_it_stays(obj: object) -> str | None:
-    if is_progress_bar(obj):
+def _why_it_stays(obj: Any) -> str | None:
+    if is_progress_bar(obj) and not obj.disable:
         # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
         return f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made"
     if isinstance(obj, _BaseDataLoaderIter):
@@ -132,6 +133,7 @@ def forgets(obj: object, name: str) -> bool:
 _CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     reduced_late,
+    reduced_bar,
     *(reduced_view, reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_sharing),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
@@ -161,27 +163,6 @@ def foreign_attributes(obj: object) -> frozenset[str]:
     if is_weak_container(obj):
         return OWN  # which its items say
     return process_attributes(obj)
-
-
-def is_progress_bar(obj: object) -> bool:
-    """Return whether `obj` is a bar of tqdm's."""
-    return str(type(obj).__module__).startswith("tqdm.")
-
-
-def bar_at_rest(bar: Any) -> tuple[Any, ...]:
-    """Return how a progress bar reduces that has shown all that it will: as one that shows nothing any more.
-
-    What it goes over is left out where it is an iterator: that has come to its end, or belongs to a process that does.
-    """
-    iterable = None if isinstance(bar.iterable, Iterator) else bar.iterable
-    return _bar, (type(bar), iterable, bar.total, bar.n, bar.leave)
-
-
-def _bar(kind: Any, iterable: Any, total: Any, count: Any, leave: Any) -> Any:
-    bar = kind((), total=total, initial=count, leave=leave, disable=True)
-    if iterable is not None:
-        bar.iterable = iterable  # tqdm.auto's class walks over what it is given at once, and a loader then draws a seed
-    return bar
 
 
 _ITERATOR, _STEP, _REFERENCES = frozenset({"_iterator"}), frozenset({"step"}), frozenset({"_flat_weight_refs"})

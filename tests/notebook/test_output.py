@@ -158,6 +158,58 @@ def test_a_progress_bar_comes_home_at_rest(notebook):
     assert notebook.value("(bar is bars[0], bar.iterable is items, list(bar), bar.close())") == (True, True, [1, 2, 3], None)
 
 
+def test_a_progress_bar_says_at_home_what_it_has_said(notebook):
+    notebook.run("from tqdm import tqdm\nfrom tqdm.auto import tqdm as widgets")
+    made = "with kind(total=4, desc='steps', unit='batch', leave=False) as bar:\n    bar.update(4)\n    bar.set_postfix(loss=0.25)"
+    said = "(bar.desc, bar.unit, bar.postfix, bar.format_dict['elapsed'] > 0)"
+    for kind in ("tqdm", "widgets"):
+        notebook.run(f"kind = {kind}\n{made}")
+        plain = notebook.value(said)
+        notebook.run("del bar")
+        notebook.run(f"%%distribute --engines 2\n{made}")
+        assert notebook.value(said) == plain == ("steps", "batch", "loss=0.25", True)
+        notebook.run("bar.set_description('again')\nbar.update()\nbar.reset(), bar.close()")
+
+
+def test_what_holds_a_closed_progress_bar_trains_again(notebook):
+    notebook.run("""
+from tqdm.auto import tqdm
+
+class Named(tqdm):
+    def __init__(self, name, **options):
+        super().__init__(desc=name, **options)
+        self.seen = []
+
+class Trainer:
+    def __init__(self):
+        self.model, self.bars = nn.Linear(3, 1), []
+
+    def fit(self, loader):
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        bar = Named(f"fit {len(self.bars)}", total=len(loader))
+        self.bars.append(bar)
+        for x in loader:
+            loss = self.model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            bar.update()
+            bar.seen.append(loss.item())
+        bar.close()
+
+trainer, loader = Trainer(), DataLoader(torch.randn(20, 3), batch_size=6)
+""")
+    notebook.run("trainer.fit(loader)")
+    for _ in range(2):
+        assert "stays on the engines" not in notebook.run("%%distribute --engines 2\ntrainer.fit(loader)").stderr
+    said = notebook.value("[(bar.desc, bar.n, len(bar.seen), type(bar) is Named) for bar in trainer.bars]")
+    assert said == [(f"fit {number}", 4, 4, True) for number in range(3)]
+    notebook.run("trainer.bars[0] = Named('under way', total=3)")
+    name, text = notebook.fail("%%distribute --engines 2\ntrainer.fit(loader)").error
+    assert (name, "a progress bar stays where it was made" in text) == ("CaptureError", True)
+    notebook.run("trainer.bars[0].close()")
+
+
 def test_figures_have_the_formats_that_the_notebook_has_chosen(notebook):
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
     notebook.run("%matplotlib inline\n%config InlineBackend.figure_format = 'svg'")
