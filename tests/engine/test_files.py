@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 import pytest
@@ -109,6 +110,114 @@ import pandas as pd
 pd.DataFrame({"a": [1, 2]}).to_csv("table.csv", index=False)
 found = pd.read_csv("table.csv").a.tolist()
 """,
+    "a database": """
+import sqlite3
+with sqlite3.connect("log.db") as db: db.execute("create table t(e, v)")
+db = sqlite3.connect("log.db")
+for e in range(3):
+    db.execute("insert into t values (?, ?)", (e, 0.5)); db.commit()
+found = db.execute("select * from t").fetchall(); db.close()
+""",
+    "an array in a file": """
+m = np.memmap("m.dat", dtype="f8", mode="w+", shape=(4,)); m[:] = np.arange(4); m[1] += 5; m.flush()
+found = m.tolist(); del m
+n = np.memmap("m.dat", dtype="f8", mode="r+", shape=(4,)); n += 1; n.flush(); found = found, n.tolist()
+""",
+    "archives": """
+import zipfile, tarfile, gzip, bz2, lzma
+pathlib.Path("a.txt").write_text("x")
+with zipfile.ZipFile("z.zip", "w") as z: z.writestr(zipfile.ZipInfo("q", (2020,1,1,0,0,0)), "hello")
+with zipfile.ZipFile("z.zip", "a") as z: z.writestr(zipfile.ZipInfo("r", (2020,1,1,0,0,0)), "hello2")
+with gzip.GzipFile("g.gz", "ab", mtime=0) as g: g.write(b"abc")
+with lzma.open("l.xz", "wb") as g: g.write(b"abc")
+found = zipfile.ZipFile("z.zip").namelist(), gzip.open("g.gz").read()
+""",
+    "commands": """
+import subprocess
+for e in range(3): os.system(f"echo {e} >> sys.txt")
+subprocess.run("echo x >> sub.txt", shell=True, check=True)
+found = open("sys.txt").read(), open("sub.txt").read(), subprocess.getoutput("echo a")
+try:
+    subprocess.run(["false"], check=True)
+except subprocess.CalledProcessError as error:
+    found = *found, error.returncode
+""",
+    "links": """
+pathlib.Path("best.txt").write_text("b")
+os.symlink("best.txt", "latest"); found = [open("latest").read(), os.path.islink("latest"), os.readlink("latest")]
+os.link("before.txt", "hard"); found.append(open("hard").read())
+os.remove("latest"); os.symlink("before.txt", "latest"); found.append(open("latest").read())
+""",
+    "descriptors": """
+fd = os.open("low.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND); os.write(fd, b"x"); os.close(fd)
+fd = os.open("low.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND); os.write(fd, b"y"); os.close(fd)
+found = open("low.txt").read()
+""",
+    "a file that replaces another at once": """
+for e in range(3):
+    fd, name = tempfile.mkstemp(dir=".")
+    with os.fdopen(fd, "w") as f: f.write(str(e))
+    os.replace(name, "state.txt")
+found = open("state.txt").read(), sorted(os.listdir("."))
+""",
+    "a named temporary file that replaces another": """
+for e in range(3):
+    with tempfile.NamedTemporaryFile("w", dir=".", delete=False) as f: f.write(str(e))
+    os.replace(f.name, "state.txt")
+found = open("state.txt").read(), sorted(os.listdir("."))
+""",
+    "the newest of what is there": """
+for e in range(3): torch.save(e, f"ck_{e}.pt")
+import glob
+found = [sorted(glob.glob("ck_*.pt")), sorted(p.name for p in pathlib.Path(".").glob("ck_*.pt")), sorted(os.listdir("."))]
+for f in sorted(glob.glob("ck_*.pt"))[:-1]: os.remove(f)
+found.append(sorted(glob.glob("ck_*.pt")))
+found.append(sorted(e.name for e in os.scandir(".") if e.name.startswith("ck")))
+found.append(max(glob.glob("ck_*.pt"), key=os.path.getmtime))
+""",
+    "a walk through folders": """
+os.makedirs("r/a"); os.makedirs("r/b"); pathlib.Path("r/a/f").write_text("1"); pathlib.Path("r/b/g").write_text("22")
+found = sorted((d, sorted(x), sorted(y)) for d, x, y in os.walk("r"))
+found = found, [p.stat().st_size for p in sorted(pathlib.Path("r").rglob("*")) if p.is_file()]
+""",
+    "a scripted model": """
+m = torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+for e in range(3): torch.jit.save(m, "m.pt"); n = torch.jit.load("m.pt")
+found = tuple(n(torch.ones(1,2)).shape)
+os.remove("m.pt")
+""",
+    "a copy of a folder": """
+os.makedirs("r/a"); pathlib.Path("r/a/f").write_text("1")
+found = shutil.copytree("r", "s"), pathlib.Path("s/a/f").read_text(), os.path.exists("t")
+try:
+    shutil.copytree("r", "s")
+except FileExistsError as error:
+    found = *found, error.filename
+""",
+    "files that are moved": """
+torch.save(3, "tmp.pt"); shutil.move("tmp.pt", "final.pt")
+found = torch.load("final.pt"), os.path.exists("tmp.pt"), pathlib.Path("final.pt").stat().st_size > 0
+pathlib.Path("x.txt").write_text("q"); pathlib.Path("x.txt").rename("y.txt"); pathlib.Path("y.txt").replace("z.txt")
+found = *found, pathlib.Path("z.txt").read_text()
+pathlib.Path("z.txt").unlink(); pathlib.Path("z.txt").unlink(missing_ok=True); found = *found, pathlib.Path("z.txt").exists()
+""",
+    "times, lengths and rights": """
+pathlib.Path("done").touch(); pathlib.Path("done").touch(); found = [os.path.exists("done")]
+pathlib.Path("q.txt").write_text("abcdef"); os.truncate("q.txt", 3); found.append(open("q.txt").read())
+os.chmod("q.txt", 0o600); found.append(oct(os.stat("q.txt").st_mode & 0o777))
+os.utime("q.txt", (1, 1)); found.append(os.path.getmtime("q.txt"))
+""",
+    "lines changed in place": """
+import fileinput
+pathlib.Path("f.txt").write_text("a\\nb\\n")
+with fileinput.input("f.txt", inplace=True) as f:
+    for line in f: print(line.strip().upper())
+found = open("f.txt").read()
+""",
+    "a file with rights of its own": """
+with open("op.txt", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f: f.write("x")
+found = open("op.txt").read()
+""",
 }
 SETUP = """
 import json, os, pathlib, shutil, tempfile
@@ -131,11 +240,35 @@ def test_files_are_written_once(name, ranks, tmp_path):
     # Set up once: the ranks' own setup only goes there.
     (expected,) = ranks.call(1, run_plain, SETUP.format(folder=str(plain)), CELLS[name], "found")
     ranks.call(1, run_plain, SETUP.format(folder=str(shared)), "", "0")
+    for path in shared.rglob("*"):
+        os.utime(path, (1e9, 1e9))  # which are from before the cell, by more than the clocks of files lag behind
     setup = SETUP.partition("os.makedirs")[0].format(folder=str(shared))
     for rank in ranks.call(3, run_notebook, setup, CELLS[name], "found"):
         assert rank["compared"] == expected["compared"]
     left = [{str(path.relative_to(folder)): path.is_dir() or path.read_bytes() for path in folder.rglob("*")} for folder in folders]
     assert left[0] == left[1]
+
+
+def test_a_command_is_run_once_and_all_ranks_have_what_it_says(ranks, tmp_path):
+    cell = "import subprocess\nfound = subprocess.check_output('echo $$; echo x >> log.txt', shell=True), os.system('exit 3')"
+    setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))
+    first, *others = [rank["compared"] for rank in ranks.call(3, run_notebook, setup, cell, "found")]
+    assert others == [first, first]
+    assert (tmp_path / "log.txt").read_text() == "x\n"
+
+
+def test_what_rank_0_alone_asks_waits_for_nobody(ranks, tmp_path):
+    cell = """
+import jupyter_dtrain, subprocess
+found = 0
+if jupyter_dtrain.is_main():
+    subprocess.run(["true"])
+    os.system("true")
+    found = len(os.listdir("."))
+found = found, os.listdir(".")
+"""
+    setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))
+    assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [(0, []), (0, [])]
 
 
 def test_what_was_there_is_an_error_as_before(ranks, tmp_path):

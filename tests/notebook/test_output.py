@@ -258,6 +258,16 @@ def test_the_last_lines_value_is_shown_as_the_notebook_shows_it(notebook):
     assert notebook.run("%%distribute --engines 2\nNone").result is None
 
 
+def test_a_shell_line_is_run_once_and_every_rank_has_what_it_says(notebook):
+    notebook.run("""%%distribute --engines 2
+import jupyter_dtrain
+!echo x >> said_once.txt
+said = !echo $$
+alike = len({*jupyter_dtrain.gather(said[0])})
+""")
+    assert notebook.value("open('said_once.txt').read(), alike") == ("x\n", 1)
+
+
 def test_magics_and_shell_commands_in_the_cell(notebook):
     notebook.run("number = 20\ndef files():\n    found = !ls -d /\n    return list(found)")
     cell = notebook.run("""%%distribute --engines 2

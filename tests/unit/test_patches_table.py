@@ -35,10 +35,10 @@ def test_rows_of_finds_a_row_by_name_or_pattern(owner, name):
 
 
 def test_patched_refuses_what_has_no_row():
-    with pytest.raises(AssertionError, match=r"os\.listdir has no row"):
-        patched(os, "listdir", None)
-    with pytest.raises(AssertionError, match=r"os\.listdir has no row"):
-        put(os, "listdir", None)
+    with pytest.raises(AssertionError, match=r"os\.getcwd has no row"):
+        patched(os, "getcwd", None)
+    with pytest.raises(AssertionError, match=r"os\.getcwd has no row"):
+        put(os, "getcwd", None)
     with pytest.raises(AssertionError, match=r"os\.environ\.A has no row"):
         patched_items({}, {"A": 1}, listed="os.environ")
 

@@ -24,7 +24,16 @@ _FOLLOWING = frozenset(
     (
         *(
             str(Path(__file__).with_name(f"{name}.py"))
-            for name in ("written_files", "file_journal", "made_folders", "followed_folders", "asked_paths")
+            for name in (
+                "written_files",
+                "file_journal",
+                "made_folders",
+                "followed_folders",
+                "asked_paths",
+                "low_level_writes",
+                "common_folders",
+                "common_databases",
+            )
         ),
         late_bound.__file__,
     )
@@ -34,6 +43,11 @@ _FOLLOWING = frozenset(
 def is_within_open_folder(options: Mapping[str, Any]) -> bool:
     """Return whether the names of a call of one of `os`' functions with these `options` are no paths, as those of ``shutil.rmtree`` are."""
     return any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
+
+
+def opens_itself(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
+    """Return whether a call of ``open`` with what comes behind its mode has an opener, which asks `os.open` for what file it likes."""
+    return options.get("opener") is not None or args[5:6] not in ((), (None,))
 
 
 def asked_path(file: Any) -> str | None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
-import threading
 import time
 import timeit
 import uuid
@@ -22,10 +20,7 @@ from typing import Any
 
 from ...serialization import late_bound
 from ...system.patches import patched
-from ..comm.collectives import of_rank0
-from ..current_run import current_run
-from ..timing import OTHER
-from ..user_frames import is_users
+from .common_answers import CommonAnswers
 
 _READ = (
     (time, ("time", "time_ns", "perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time", "process_time_ns")),
@@ -37,17 +32,19 @@ _READ = (
 _OF_NOW = ("localtime", "gmtime", "ctime")
 """Functions of ``time`` that take the time now where they are given none."""
 
-_BETWEEN = (__file__, late_bound.__file__)
+_BETWEEN = frozenset((__file__, late_bound.__file__))
 """Where a call of the user's goes through."""
 
 
 class CommonClock:
     """Gives what the cell asks of the system the same on every rank, where the cell's thread does so."""
 
+    def __init__(self, answers: CommonAnswers) -> None:
+        self._answers = answers
+
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace what reads the clock and asks for random bytes, until the end of the ``with`` block. Its thread is the cell's."""
-        self._thread = threading.get_ident()
+        """Replace what reads the clock and asks for random bytes, until the end of the ``with`` block."""
         now, local, write, write_c = time.time, time.localtime, time.strftime, time.asctime
         choose, below = secrets.choice, secrets.randbelow
 
@@ -91,17 +88,4 @@ class CommonClock:
     def _common(self, ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return what `ask` says: to rank 0, where all ranks ask in the cell's own code."""
         own = ask(*args, **kwargs)  # which raises the same on all of them
-        timing, branches = current_run.timing, current_run.rank0_branches
-        if timing is None or timing.part != OTHER or threading.get_ident() != self._thread or not _user_asks():
-            return own
-        if branches is not None and branches.line() is not None:
-            return own
-        return of_rank0(own)
-
-
-def _user_asks() -> bool:
-    """Return whether the user's code itself has called what calls this: not a library's, nor this project's."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename in _BETWEEN:
-        frame = frame.f_back
-    return is_users(frame.f_code.co_filename)
+        return self._answers.same(own) if self._answers.all_ask(through=_BETWEEN) else own

@@ -18,20 +18,15 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.distributed_c10d import _get_default_store
-
 from ...serialization.open_files import of_cell
 from ...system.patches import patched
-from .asked_paths import asked_path, is_within_open_folder, open_replaced
+from .asked_paths import asked_path, is_within_open_folder, open_replaced, opens_itself
 from .journal_entries import Entry, entries_since, file_size, kind_and_paths, read_entries
-from .made_folders import CellStart, FolderChannel
-from .temp_dirs import TemporaryFolders
-from .written_files import OwnFiles
 
 KEPT_MARKS = 16
 """Snapshots that may be the newest whole one, more than enough."""
@@ -142,7 +137,7 @@ class FileLog:
     def _opened(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            path = self._path(file) if set(mode) & set("wax+") else None
+            path = self._path(file) if set(mode) & set("wax+") and not opens_itself(args, kwargs) else None
             if path is None:
                 return original(file, mode, *args, **kwargs)
             if "a" in mode:
@@ -221,28 +216,3 @@ class FileLog:
             return result
 
         return once
-
-
-# The cell's files, written once: what each rank does for that.
-
-
-@contextmanager
-def written_once(*, rank: int, start: CellStart | None, log: FileLog | None, temporary: TemporaryFolders) -> Iterator[None]:
-    """Keep the files of this rank apart from rank 0's, until the end of the ``with`` block.
-
-    Parameters
-    ----------
-    rank : int
-    start : CellStart, optional
-        What the ranks have agreed on; ``None``: there are no others.
-    log : FileLog, optional
-        Of rank 0.
-    temporary : TemporaryFolders
-    """
-    with nullcontext() if log is None else log.installed(), temporary.installed():
-        if start is None:
-            yield
-            return
-        word = FolderChannel(_get_default_store(), f"folders/{start.time}", Path.cwd())
-        with word.reported() if rank == 0 else OwnFiles(start=start, word=word, temporary=temporary).installed():
-            yield

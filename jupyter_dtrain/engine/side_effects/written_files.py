@@ -17,8 +17,8 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ import torch
 from torch.autograd import profiler
 
 from ...system.patches import patched
-from .asked_paths import asked_path, by_path, open_replaced
+from .asked_paths import asked_path, by_path, open_replaced, opens_itself
 from .followed_folders import FollowedFolders
 from .made_folders import CellStart, FolderChannel
 from .temp_dirs import TemporaryFolders
 
+SCRIPTED: tuple[Any, ...] = torch.jit.ScriptModule, torch.jit.RecursiveScriptModule  # type: ignore[attr-defined]  # each has its own `save`
 CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clock
 
 
@@ -46,20 +47,28 @@ class OwnFiles:
         What rank 0 says of folders.
     temporary : TemporaryFolders
         Folders of the rank's own.
+
+    Attributes
+    ----------
+    own : dict of str to str
+        Where the cell has written, and where that is.
     """
 
     def __init__(self, *, start: CellStart, word: FolderChannel, temporary: TemporaryFolders) -> None:
         self._temporary, self._before = temporary, start.time - CLOCK_STEP
         self._folder = word.folder
-        self._own: dict[str, str] = {}  # where the cell has written, and where that is
+        self.own: dict[str, str] = {}
         self._gone: set[str] = set()  # what it has removed, which rank 0 may have yet to do
-        self._folders = FollowedFolders(word, is_here=self._is_here, on_made=self._gone.discard, start=start)
-        self._stat = os.stat
+        self._folders = FollowedFolders(word, is_here=self.is_here, on_made=self._gone.discard, start=start)
+        self._stat, self._lstat = os.stat, os.lstat
         self._place, self._count = "", 0
 
     @contextmanager
-    def installed(self) -> Iterator[None]:
-        """Follow what the cell does with files, until the end of the ``with`` block; what it wrote is gone then."""
+    def installed(self, besides: Iterable[tuple[Any, str, Callable[..., Any]]] = ()) -> Iterator[None]:
+        """Follow what the cell does with files, until the end of the ``with`` block; what it wrote is gone then.
+
+        `besides`: who has another function that does something with files, its name, and what takes its place.
+        """
         # In a folder of the cluster's own, which is removed with the cluster: a rank that is killed removes nothing.
         folder = os.environ.get("IPP_PROFILE_DIR")
         with tempfile.TemporaryDirectory(prefix="dtrain-files-", dir=folder) as self._place, ExitStack() as stack:
@@ -67,6 +76,10 @@ class OwnFiles:
             for target, name, replacement in (
                 (torch, "save", self._saved(torch.save)),
                 (torch, "load", self._loaded(torch.load)),
+                (torch.export, "save", self._saved(torch.export.save)),
+                (torch.export, "load", self._loaded(torch.export.load)),
+                (torch.jit, "load", self._loaded(torch.jit.load)),
+                *((kind, "save", self._exported(kind.save)) for kind in SCRIPTED),
                 (profiler.profile, "export_chrome_trace", self._exported(profiler.profile.export_chrome_trace)),
                 (os, "mkdir", self._folders.mkdir(os.mkdir)),
                 (os, "makedirs", self._folders.makedirs(os.makedirs)),
@@ -77,44 +90,56 @@ class OwnFiles:
                 (os, "rename", self._renamed(os.rename)),
                 (os, "replace", self._renamed(os.replace)),
                 (os, "stat", self._looked_up(os.stat)),  # by which others tell whether there is something
+                (os, "lstat", self._looked_up(os.lstat)),
                 (shutil, "copyfile", self._copied(shutil.copyfile)),
                 (shutil, "copy", self._copied(shutil.copy)),
                 (shutil, "copy2", self._copied(shutil.copy2)),
+                *besides,
             ):
                 stack.enter_context(patched(target, name, by_path(getattr(target, name), replacement)))
             yield
 
     # -- where something is ------------------------------------------------------------------------------------------
 
-    def _is_here(self, path: str | None) -> bool:
-        return path is not None and (path in self._own or path.startswith(self._folder))
+    def is_here(self, path: str | None) -> bool:
+        """Return whether what is written to `path` is followed: in the notebook's folder, or where the cell has written before."""
+        return path is not None and (path in self.own or path.startswith(self._folder))
 
-    def _is_gone(self, path: str | None) -> bool:
+    def is_gone(self, path: str | None) -> bool:
+        """Return whether the cell has removed what was at `path`."""
         return path is not None and any(path == gone or path.startswith(gone + os.sep) for gone in self._gone)
+
+    def is_there(self, path: str) -> bool:
+        """Return whether the cell finds something at `path`, a link that leads nowhere too."""
+        if path in self.own:
+            return os.path.lexists(self.own[path])
+        with suppress(OSError):
+            # A file that rank 0 has given another name meanwhile is as old as it was.
+            return not self.is_gone(path) and self._lstat(path).st_ctime_ns < self._before
+        return False
 
     def _is_from_before(self, path: str) -> bool:
         """Return whether there is something that nobody has changed since the cell began."""
-        try:
+        with suppress(OSError):
             return self._stat(path).st_mtime_ns < self._before
-        except OSError:
-            return False
+        return False
 
-    def _instead(self, path: str, *, keep: bool, there: bool = False) -> str:
+    def instead(self, path: str, *, keep: bool, there: bool = False) -> str:
         """Return where the rank writes what the cell writes to `path`, with what was there before if it is to `keep` that.
 
         Rank 0 may have written already what the cell writes now; where something has to be `there`, that is better than nothing.
         """
-        own = self._own.get(path)
+        own = self.own.get(path)
         if own is None:
             self._count += 1
             own = str(Path(self._place) / f"{self._count}-{Path(path).name}")
-            if keep and not self._is_gone(path):
+            if keep and not self.is_gone(path):
                 try:
                     if there or self._is_from_before(path):
                         Path(own).write_bytes(Path(path).read_bytes())
                 except OSError:  # it says so when it is opened
                     Path(own).unlink(missing_ok=True)
-            self._own[path] = own
+            self.own[path] = own
         self._gone.discard(path)
         return own
 
@@ -123,14 +148,14 @@ class OwnFiles:
     def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if not set(mode) & set("wax+") and not self._own and not self._gone:
+            if opens_itself(args, kwargs) or (not set(mode) & set("wax+") and not self.own and not self._gone):
                 return original(file, mode, *args, **kwargs)
             path = asked_path(file)
-            if path is not None and set(mode) & set("wax+") and self._is_here(path) and not ("r" in mode and self._is_gone(path)):
-                file = self._instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
-            elif path in self._own:
-                file = self._own[path]
-            elif self._is_gone(path):
+            if path is not None and set(mode) & set("wax+") and self.is_here(path) and not ("r" in mode and self.is_gone(path)):
+                file = self.instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
+            elif path in self.own:
+                file = self.own[path]
+            elif self.is_gone(path):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
             return original(file, mode, *args, **kwargs)
 
@@ -141,24 +166,24 @@ class OwnFiles:
         def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> Any:
             path = asked_path(f)
             if path is not None and not self._temporary.has(path):
-                f = self._instead(path, keep=False)
+                f = self.instead(path, keep=False)
             return original(obj, f, *args, **kwargs)
 
         return saved
 
     def _exported(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def exported(profile: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
+        def exported(obj: Any, path: Any, *args: Any, **kwargs: Any) -> Any:
             asked = asked_path(path)
-            return original(profile, path if asked is None else self._instead(asked, keep=False), *args, **kwargs)
+            return original(obj, path if asked is None else self.instead(asked, keep=False), *args, **kwargs)
 
         return exported
 
     def _loaded(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
-            path = asked_path(f) if self._own else None
-            return original(f if path is None else self._own.get(path, f), *args, **kwargs)
+            path = asked_path(f) if self.own else None
+            return original(f if path is None else self.own.get(path, f), *args, **kwargs)
 
         return loaded
 
@@ -166,13 +191,13 @@ class OwnFiles:
         @wraps(original)
         def removed(path: Any, *args: Any, **kwargs: Any) -> None:
             gone = asked_path(path)
-            if gone is None or not self._is_here(gone):
+            if gone is None or not self.is_here(gone):
                 original(path, *args, **kwargs)
                 return
             if Path(gone).is_dir() or self._is_from_before(gone):  # else rank 0 may have made another in the meantime
                 self._gone.add(gone)
-            for name in [name for name in self._own if name == gone or name.startswith(gone + os.sep)]:
-                del self._own[name]
+            for name in [name for name in self.own if name == gone or name.startswith(gone + os.sep)]:
+                del self.own[name]
             if self._folders.forget(gone):
                 original(path, *args, **kwargs)
 
@@ -182,11 +207,11 @@ class OwnFiles:
         @wraps(original)
         def renamed(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
             old, new = asked_path(src), asked_path(dst)
-            if old is None or new is None or not self._is_here(old):
+            if old is None or new is None or not self.is_here(old):
                 original(src, dst, *args, **kwargs)
-            elif old in self._own or old in self._folders.known:
-                for name in [name for name in self._own if name == old or name.startswith(old + os.sep)]:
-                    self._own[new + name.removeprefix(old)] = self._own.pop(name)
+            elif old in self.own or old in self._folders.known:
+                for name in [name for name in self.own if name == old or name.startswith(old + os.sep)]:
+                    self.own[new + name.removeprefix(old)] = self.own.pop(name)
                 self._folders.rename(old, new)
                 self._gone.add(old)
                 self._gone.discard(new)
@@ -197,11 +222,11 @@ class OwnFiles:
         @wraps(original)
         def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
             old, new = asked_path(src), asked_path(dst)
-            source = self._own.get(old, src) if old is not None else src
-            if new is None or not self._is_here(new):
+            source = self.own.get(old, src) if old is not None else src
+            if new is None or not self.is_here(new):
                 return original(source, dst, *args, **kwargs)
             into = Path(dst).is_dir()
-            original(source, self._instead(str(Path(new) / Path(src).name) if into else new, keep=False), *args, **kwargs)
+            original(source, self.instead(str(Path(new) / Path(src).name) if into else new, keep=False), *args, **kwargs)
             return str(Path(dst) / Path(src).name) if into else dst
 
         return copied
@@ -209,12 +234,12 @@ class OwnFiles:
     def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def stat(path: Any, *args: Any, **kwargs: Any) -> os.stat_result:
-            asked = asked_path(path) if self._own or self._gone or self._folders.known else None
-            if asked not in self._own and self._is_gone(asked):
+            asked = asked_path(path) if self.own or self._gone or self._folders.known else None
+            if asked not in self.own and self.is_gone(asked):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
             result: os.stat_result
             try:
-                result = original(path if asked is None else self._own.get(asked, path), *args, **kwargs)
+                result = original(path if asked is None else self.own.get(asked, path), *args, **kwargs)
             except FileNotFoundError:
                 if asked not in self._folders.known:
                     raise

@@ -17,7 +17,7 @@ from ...backward.gradient_exchange import average
 from ...comm.batch_ranks import BatchRanks
 from ...comm.collectives import all_gather_object
 from ...comm.process_group import shared_memory
-from ...side_effects.file_journal import written_once
+from ...side_effects.cell_files import written_once
 from ...side_effects.made_folders import CellStart
 from ...telemetry.observer import Observer
 from ...tensor.batch_shard import BatchShard

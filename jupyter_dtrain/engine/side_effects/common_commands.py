@@ -1,0 +1,60 @@
+"""Commands that the cell runs, run once: by rank 0, and all ranks have what it returns.
+
+A command writes files, fetches data or asks what the machine is like; run by every rank it would do so as often as there are ranks.
+This follows those that return when the command is over: ``subprocess.run`` and its like, ``os.system``, ``!``, and copies of whole
+folders and archives. On several hosts each rank runs them, as a command may be for the host: data that are fetched to its disk.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import Any
+
+from IPython.core.getipython import get_ipython
+
+from ...system.patches import patched
+from ..comm.process_group import shared_memory
+from .common_answers import CommonAnswers
+
+_RUN = (
+    (subprocess, ("run", "call", "check_call", "check_output", "getoutput", "getstatusoutput")),
+    (os, ("system",)),
+    (shutil, ("copytree", "make_archive", "unpack_archive")),
+)
+
+
+class CommonCommands:
+    """Lets rank 0 run what the cell's own code runs on all ranks."""
+
+    def __init__(self, answers: CommonAnswers) -> None:
+        self._answers = answers
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replace what runs a command, until the end of the ``with`` block."""
+        shell = get_ipython()
+        of_shell = [] if shell is None else [(type(shell), ("system", "getoutput"))]  # by which IPython runs the lines with a `!`
+        with ExitStack() as stack:
+            for owner, names in (*_RUN, *of_shell):
+                for name in names:
+                    stack.enter_context(patched(owner, name, self._once(getattr(owner, name))))
+            yield
+
+    def _once(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if _writes_to_files(kwargs) or shared_memory() is None or not self._answers.all_ask(through=(__file__,)):
+                return original(*args, **kwargs)
+            return self._answers.of_first(lambda: original(*args, **kwargs))
+
+        return run
+
+
+def _writes_to_files(options: dict[str, Any]) -> bool:
+    """Return whether a command writes to files that the cell has open, of which each rank has its own."""
+    return any(hasattr(options.get(name), "fileno") for name in ("stdout", "stderr"))

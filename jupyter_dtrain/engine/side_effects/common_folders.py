@@ -1,0 +1,127 @@
+"""What is in a folder of the notebook's, which the cell asks while rank 0 writes there: all ranks see what rank 0 sees.
+
+The files that a cell writes are there when rank 0 has written them, and gone when it has removed them, a moment before or after another
+rank asks. So of `os.listdir` and `os.scandir`, and `glob`, `pathlib` and `os.walk` which ask by these, all ranks have rank 0's answer.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import pathlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from ...system.patches import patched
+from .common_answers import CommonAnswers
+
+_THROUGH = {__file__, os.walk.__code__.co_filename, glob.glob.__code__.co_filename}
+_THROUGH |= {str(file) for file in Path(pathlib.__file__).parent.glob("*.py") if "pathlib" in (file.stem, file.parent.name)}
+"""Files whose code lists a folder for the cell."""
+
+
+class ListedEntry(os.PathLike[Any]):
+    """An entry of a folder as :class:`os.DirEntry` has it, with what rank 0 knows of it."""
+
+    __slots__ = ("_inode", "_is_dir", "_is_file", "_is_symlink", "_leads_to_dir", "_leads_to_file", "name", "path")
+
+    def __init__(self, entry: os.DirEntry[Any]) -> None:
+        self.name, self.path, self._inode = entry.name, entry.path, entry.inode()
+        self._is_dir, self._is_file = entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)
+        self._leads_to_dir, self._leads_to_file, self._is_symlink = entry.is_dir(), entry.is_file(), entry.is_symlink()
+
+    def is_dir(self, *, follow_symlinks: bool = True) -> bool:
+        """Return whether it is a folder, or leads to one."""
+        return self._leads_to_dir if follow_symlinks else self._is_dir
+
+    def is_file(self, *, follow_symlinks: bool = True) -> bool:
+        """Return whether it is a file, or leads to one."""
+        return self._leads_to_file if follow_symlinks else self._is_file
+
+    def is_symlink(self) -> bool:
+        """Return whether it is a symbolic link."""
+        return self._is_symlink
+
+    def is_junction(self) -> bool:
+        """Return whether it is a junction, of which only Windows has any."""
+        return False
+
+    def inode(self) -> int:
+        """Return its number in the file system of rank 0."""
+        return self._inode
+
+    def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
+        """Return what `os.stat` says."""
+        return os.stat(self.path, follow_symlinks=follow_symlinks)  # noqa: PTH116  # a text or bytes
+
+    def __fspath__(self) -> Any:
+        return self.path
+
+    def __repr__(self) -> str:
+        return f"<DirEntry {self.name!r}>"
+
+
+class Listing(Iterator[Any]):
+    """What `os.scandir` returns."""
+
+    def __init__(self, entries: list[ListedEntry]) -> None:
+        self._entries = iter(entries)
+
+    def __next__(self) -> ListedEntry:
+        return next(self._entries)
+
+    def __enter__(self) -> Listing:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Have no more entries."""
+        self._entries = iter(())
+
+
+class CommonFolders:
+    """Gives every rank rank 0's listings of the notebook's folder and those in it.
+
+    Parameters
+    ----------
+    answers : CommonAnswers
+    folder : Path
+    """
+
+    def __init__(self, answers: CommonAnswers, folder: Path) -> None:
+        self._answers, self._folder = answers, folder.resolve()
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Replace what lists a folder, until the end of the ``with`` block."""
+        names, entries = os.listdir, os.scandir
+
+        def scanned(path: Any) -> list[ListedEntry]:
+            with entries(path) as found:
+                return [ListedEntry(entry) for entry in found]
+
+        listdir = self._common(names, names, lambda found: found)
+        scandir = self._common(entries, scanned, Listing)
+        with patched(os, "listdir", listdir), patched(os, "scandir", scandir):
+            yield
+
+    def _common(self, original: Callable[..., Any], ask: Callable[[Any], Any], told: Callable[[Any], Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def asked(path: Any = ".") -> Any:
+            path = "." if path is None else path
+            if not self._is_here(path) or not self._answers.all_ask(through=_THROUGH):
+                return original(path)
+            return told(self._answers.of_first(lambda: ask(path)))
+
+        return asked
+
+    def _is_here(self, path: Any) -> bool:
+        if not isinstance(path, str | bytes | os.PathLike):
+            return False
+        whole = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # not resolved: links are not followed for it
+        return whole == str(self._folder) or whole.startswith(f"{self._folder}{os.sep}")
