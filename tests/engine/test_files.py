@@ -8,7 +8,7 @@ import time
 import pytest
 
 from jupyter_dtrain.engine.side_effects import followed_folders, made_folders
-from tests.engine.ranks import run_notebook, run_plain
+from tests.engine.ranks import RankError, run_notebook, run_plain
 
 CELLS = {
     "a log that grows": """
@@ -214,6 +214,35 @@ with fileinput.input("f.txt", inplace=True) as f:
     for line in f: print(line.strip().upper())
 found = open("f.txt").read()
 """,
+    "what is from before gets other names": """
+found = []
+for number in range(3):
+    os.replace("before.txt", "backup.txt")
+    found += [open("backup.txt").read(), os.path.exists("before.txt")]
+    pathlib.Path("backup.txt").rename("before.txt")
+    found += [os.path.exists("backup.txt"), pathlib.Path("before.txt").read_text()]
+shutil.move("old", "older")
+found += [os.path.isdir("older/deep"), os.path.exists("old"), sorted(os.listdir("older"))]
+shutil.move("before.txt", "older")
+found += [open("older/before.txt").read(), shutil.move("older/before.txt", "before.txt"), open("before.txt").read()]
+""",
+    "what is not there cannot be removed": """
+found = []
+for change in (os.remove, os.rmdir, shutil.rmtree, lambda name: os.rename(name, "x"), lambda name: pathlib.Path(name).unlink()):
+    for name in ("missing", "gone.txt", "gone.txt"):
+        try:
+            change(name)
+            found.append(name)
+        except OSError as error:
+            found.append(type(error).__name__)
+""",
+    "commands that make what was removed": """
+import subprocess
+for number in range(3):
+    os.remove("gone.txt")
+    subprocess.run(f"echo {number} > gone.txt", shell=True, check=True)
+    found = open("gone.txt").read(), os.path.exists("gone.txt")
+""",
     "a file with rights of its own": """
 with open("op.txt", "w", opener=lambda p, f: os.open(p, f, 0o600)) as f: f.write("x")
 found = open("op.txt").read()
@@ -269,6 +298,13 @@ found = found, os.listdir(".")
 """
     setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))
     assert [rank["compared"] for rank in ranks.call(2, run_notebook, setup, cell, "found")] == [(0, []), (0, [])]
+
+
+def test_ranks_that_ask_different_things_are_told(ranks, tmp_path):
+    cell = "import time\nfound = os.listdir('.') if torch.distributed.get_rank() else time.time()"
+    setup = SETUP.partition("os.makedirs")[0].format(folder=str(tmp_path))
+    with pytest.raises(RankError, match=r"different lines of the cell: rank 0 asks for the time or random bytes, this one what is in '\.'"):
+        ranks.call(2, run_notebook, setup, cell, "found")
 
 
 def test_what_was_there_is_an_error_as_before(ranks, tmp_path):

@@ -33,6 +33,7 @@ _FOLLOWING = frozenset(
                 "low_level_writes",
                 "common_folders",
                 "common_databases",
+                "common_changes",
             )
         ),
         late_bound.__file__,

@@ -10,6 +10,8 @@ from pathlib import Path
 from torch.distributed.distributed_c10d import _get_default_store
 
 from .common_answers import CommonAnswers
+from .common_changes import CommonChanges
+from .common_commands import CommonCommands
 from .common_databases import CommonDatabases
 from .file_journal import FileLog
 from .low_level_writes import other_ways, own_database
@@ -19,7 +21,7 @@ from .written_files import OwnFiles
 
 
 @contextmanager
-def written_once(*, rank: int, start: CellStart | None, log: FileLog | None, temporary: TemporaryFolders) -> Iterator[None]:
+def written_once(rank: int, start: CellStart | None, *, log: FileLog | None, temporary: TemporaryFolders, alike: bool) -> Iterator[None]:
     """Keep the files of this rank apart from rank 0's, until the end of the ``with`` block.
 
     Parameters
@@ -30,6 +32,8 @@ def written_once(*, rank: int, start: CellStart | None, log: FileLog | None, tem
     log : FileLog, optional
         Of rank 0.
     temporary : TemporaryFolders
+    alike : bool
+        Whether all ranks do the same, as numbers are the same on all of them.
     """
     with nullcontext() if log is None else log.installed(), temporary.installed():
         if start is None:
@@ -37,6 +41,18 @@ def written_once(*, rank: int, start: CellStart | None, log: FileLog | None, tem
             return
         word = FolderChannel(_get_default_store(), f"folders/{start.time}", Path.cwd())
         own = None if rank == 0 else OwnFiles(start=start, word=word, temporary=temporary)
-        databases = CommonDatabases(CommonAnswers(rank), word.folder, place=None if own is None else partial(own_database, own))
-        with word.reported() if own is None else own.installed(other_ways(own)), databases.installed():
+        with word.reported() if own is None else own.installed(other_ways(own)), _done_once(own, word.folder) if alike else nullcontext():
             yield
+
+
+@contextmanager
+def _done_once(own: OwnFiles | None, folder: str) -> Iterator[None]:
+    """Let rank 0 do first, or for all, what the cell has others do to files."""
+    answers = CommonAnswers()
+    place, on_run = (None, None) if own is None else (partial(own_database, own), own.look_again)
+    with (
+        CommonDatabases(answers, folder, place=place).installed(),
+        CommonChanges(answers, folder).installed(),
+        CommonCommands(answers, on_run=on_run).installed(),
+    ):
+        yield

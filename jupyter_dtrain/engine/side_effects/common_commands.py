@@ -21,7 +21,7 @@ from ...system.patches import patched
 from ..comm.process_group import shared_memory
 from .common_answers import CommonAnswers
 
-_RUN = (
+_RUN: tuple[Any, ...] = (
     (subprocess, ("run", "call", "check_call", "check_output", "getoutput", "getstatusoutput")),
     (os, ("system",)),
     (shutil, ("copytree", "make_archive", "unpack_archive")),
@@ -29,28 +29,39 @@ _RUN = (
 
 
 class CommonCommands:
-    """Lets rank 0 run what the cell's own code runs on all ranks."""
+    """Lets rank 0 run what the cell's own code runs on all ranks.
 
-    def __init__(self, answers: CommonAnswers) -> None:
-        self._answers = answers
+    Parameters
+    ----------
+    answers : CommonAnswers
+    on_run : callable, optional
+        Called on other ranks when a command is over, which may have made what the cell had removed.
+    """
+
+    def __init__(self, answers: CommonAnswers, *, on_run: Callable[[], None] | None = None) -> None:
+        self._answers, self._on_run = answers, on_run
 
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replace what runs a command, until the end of the ``with`` block."""
         shell = get_ipython()
-        of_shell = [] if shell is None else [(type(shell), ("system", "getoutput"))]  # by which IPython runs the lines with a `!`
+        of_shell: list[Any] = [] if shell is None else [(type(shell), ("system", "getoutput"))]  # of lines with a `!`
         with ExitStack() as stack:
             for owner, names in (*_RUN, *of_shell):
                 for name in names:
-                    stack.enter_context(patched(owner, name, self._once(getattr(owner, name))))
+                    stack.enter_context(patched(owner, name, self._once(f"{owner.__name__}.{name}", getattr(owner, name))))
             yield
 
-    def _once(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _once(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
             if _writes_to_files(kwargs) or shared_memory() is None or not self._answers.all_ask(through=(__file__,)):
                 return original(*args, **kwargs)
-            return self._answers.of_first(lambda: original(*args, **kwargs))
+            try:
+                return self._answers.of_first(f"to run `{name}`", lambda: original(*args, **kwargs), changes=True)
+            finally:
+                if self._on_run is not None:
+                    self._on_run()
 
         return run
 

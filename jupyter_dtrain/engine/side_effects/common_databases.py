@@ -51,7 +51,11 @@ class CommonDatabases:
             path = None if database in (":memory:", "", b"") or kwargs.get("uri") else asked_path(database)
             if path is None or not path.startswith(self._folder):
                 return original(database, *args, **kwargs)
-            content = self._answers.of_first(lambda: _content(path)) if self._answers.all_ask(through=(__file__,)) else None
+            content = (
+                self._answers.of_first("what is in a database", lambda: _content(path))
+                if self._answers.all_ask(through=(__file__,))
+                else None
+            )
             return original(database if self._place is None else self._place(path, content), *args, **kwargs)
 
         return connect

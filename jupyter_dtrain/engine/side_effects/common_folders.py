@@ -116,7 +116,7 @@ class CommonFolders:
             path = "." if path is None else path
             if not self._is_here(path) or not self._answers.all_ask(through=_THROUGH):
                 return original(path)
-            return told(self._answers.of_first(lambda: ask(path)))
+            return told(self._answers.of_first(f"what is in {path!r}", lambda: ask(path)))
 
         return asked
 

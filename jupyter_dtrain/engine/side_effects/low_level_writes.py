@@ -1,4 +1,4 @@
-"""Files written and looked at in other ways than by ``open``, on a rank other than 0: by descriptors, links, attributes.
+"""Files written and looked at in other ways than by ``open``, on a rank other than 0: by descriptors, links, attributes, copies.
 
 Each is done to what the rank has for itself (`OwnFiles`), or left to rank 0.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -23,12 +24,14 @@ def other_ways(files: OwnFiles) -> Iterator[tuple[Any, str, Callable[..., Any]]]
     links: dict[str, str] = {}  # that the cell has made, and what they say
     yield os, "open", _opened(files, os.open)
     yield os, "symlink", _linked(files, os.symlink, links)
-    yield os, "link", _copied(files, os.link)
+    yield os, "link", _hard_linked(files, os.link)
     yield os, "readlink", _read_link(files, os.readlink, links)
     yield os, "truncate", _truncated(files, os.truncate)
     yield os, "chmod", _changed(files, os.chmod)
     yield os, "utime", _changed(files, os.utime, has_to_be_there=True)  # by which `touch` tells whether it makes one
     yield os, "access", _accessed(files, os.access)
+    for copy in (shutil.copyfile, shutil.copy, shutil.copy2):
+        yield shutil, copy.__name__, _copied(files, copy)
 
 
 def _missing(path: Any) -> FileNotFoundError:
@@ -75,9 +78,9 @@ def _read_link(files: OwnFiles, original: Callable[..., Any], links: dict[str, s
     return read_link
 
 
-def _copied(files: OwnFiles, original: Callable[..., None]) -> Callable[..., None]:
+def _hard_linked(files: OwnFiles, original: Callable[..., None]) -> Callable[..., None]:
     @wraps(original)
-    def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
+    def linked(src: Any, dst: Any, *args: Any, **kwargs: Any) -> None:
         old, new = asked_path(src), asked_path(dst)
         if new is None or not files.is_here(new):
             original(src, dst, *args, **kwargs)
@@ -88,7 +91,7 @@ def _copied(files: OwnFiles, original: Callable[..., None]) -> Callable[..., Non
         content = Path(files.own.get(old or "", src)).read_bytes()
         Path(files.instead(new, keep=False)).write_bytes(content)
 
-    return copied
+    return linked
 
 
 def _truncated(files: OwnFiles, original: Callable[..., None]) -> Callable[..., None]:
@@ -121,6 +124,20 @@ def _accessed(files: OwnFiles, original: Callable[..., bool]) -> Callable[..., b
         return not files.is_gone(asked) and original(files.own.get(asked or "", path), *args, **kwargs)
 
     return accessed
+
+
+def _copied(files: OwnFiles, original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+        old, new = asked_path(src), asked_path(dst)
+        source = files.own.get(old, src) if old is not None else src
+        if new is None or not files.is_here(new):
+            return original(source, dst, *args, **kwargs)
+        into = Path(dst).is_dir()
+        original(source, files.instead(str(Path(new) / Path(src).name) if into else new, keep=False), *args, **kwargs)
+        return str(Path(dst) / Path(src).name) if into else dst
+
+    return copied
 
 
 def own_database(files: OwnFiles, path: str, content: bytes | None) -> str:

@@ -91,9 +91,6 @@ class OwnFiles:
                 (os, "replace", self._renamed(os.replace)),
                 (os, "stat", self._looked_up(os.stat)),  # by which others tell whether there is something
                 (os, "lstat", self._looked_up(os.lstat)),
-                (shutil, "copyfile", self._copied(shutil.copyfile)),
-                (shutil, "copy", self._copied(shutil.copy)),
-                (shutil, "copy2", self._copied(shutil.copy2)),
                 *besides,
             ):
                 stack.enter_context(patched(target, name, by_path(getattr(target, name), replacement)))
@@ -142,6 +139,10 @@ class OwnFiles:
             self.own[path] = own
         self._gone.discard(path)
         return own
+
+    def look_again(self) -> None:
+        """Look at what is on the disk: rank 0 has done there, and let commands do, what the cell has done so far."""
+        self._gone.clear()
 
     # -- what the cell does ------------------------------------------------------------------------------------------
 
@@ -209,27 +210,16 @@ class OwnFiles:
             old, new = asked_path(src), asked_path(dst)
             if old is None or new is None or not self.is_here(old):
                 original(src, dst, *args, **kwargs)
-            elif old in self.own or old in self._folders.known:
-                for name in [name for name in self.own if name == old or name.startswith(old + os.sep)]:
+            else:
+                moved = [name for name in self.own if name == old or name.startswith(old + os.sep)]
+                self.own.pop(new, None)
+                for name in moved:
                     self.own[new + name.removeprefix(old)] = self.own.pop(name)
                 self._folders.rename(old, new)
                 self._gone.add(old)
                 self._gone.discard(new)
 
         return renamed
-
-    def _copied(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def copied(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
-            old, new = asked_path(src), asked_path(dst)
-            source = self.own.get(old, src) if old is not None else src
-            if new is None or not self.is_here(new):
-                return original(source, dst, *args, **kwargs)
-            into = Path(dst).is_dir()
-            original(source, self.instead(str(Path(new) / Path(src).name) if into else new, keep=False), *args, **kwargs)
-            return str(Path(dst) / Path(src).name) if into else dst
-
-        return copied
 
     def _looked_up(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)

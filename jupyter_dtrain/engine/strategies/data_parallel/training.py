@@ -197,7 +197,7 @@ class DataParallelTraining(CellSteps, TrainingState):
                 self._draws.installed() if self._draws is not None else nullcontext(),
                 self._normalization.installed() if self._normalization is not None else nullcontext(),
                 self._entropy.installed() if self._view is not None else nullcontext(),
-                asked_alike(self.rank) if self._view is not None else nullcontext(),
+                asked_alike() if self._view is not None else nullcontext(),
                 self._files(),
                 self._alone.installed(),
                 self._catches.installed() if self._world_size > 1 else nullcontext(),
@@ -225,7 +225,7 @@ class DataParallelTraining(CellSteps, TrainingState):
     def _files(self) -> AbstractContextManager[None]:
         """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
         start = CellStart.agreed(self.rank, Exchange.objects) if self._world_size > 1 else None
-        return written_once(rank=self.rank, start=start, log=self._file_log, temporary=self._temporary)
+        return written_once(self.rank, start, log=self._file_log, temporary=self._temporary, alike=self._view is not None)
 
     def shard_parameters(self, parameters: ShardedParameters, gradients: ShardedGradients) -> None:
         """Let each rank have a part of the parameters of models, and of their gradients. Collective."""

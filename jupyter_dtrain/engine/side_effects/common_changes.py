@@ -1,0 +1,69 @@
+"""Files and folders of the notebook's that the cell renames or removes: rank 0 first, and the others fare as it does.
+
+They find nothing at the old name then, all of it at the new one, and get the error that rank 0 gets.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+from ...serialization import late_bound
+from ...system.patches import patched
+from . import asked_paths
+from .asked_paths import is_within_open_folder
+from .common_answers import CommonAnswers
+
+_PATHLIB = frozenset(str(file) for file in Path(pathlib.__file__).parent.glob("*.py") if "pathlib" in (file.stem, file.parent.name))
+_BETWEEN = _PATHLIB | {__file__, asked_paths.__file__, late_bound.__file__, shutil.__file__}
+_CHANGES = (
+    (os, "rename", 2),
+    (os, "replace", 2),
+    (os, "remove", 1),
+    (os, "unlink", 1),
+    (os, "rmdir", 1),
+    (shutil, "rmtree", 1),
+)
+"""Whose function, its name, and how many paths it is given."""
+
+
+class CommonChanges:
+    """Those of one run.
+
+    Parameters
+    ----------
+    answers : CommonAnswers
+    folder : str
+        The notebook's, with a separator at its end.
+    """
+
+    def __init__(self, answers: CommonAnswers, folder: str) -> None:
+        self._answers, self._folder = answers, folder
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Let rank 0 go first, until the end of the ``with`` block."""
+        with ExitStack() as stack:
+            for owner, name, num_paths in _CHANGES:
+                stack.enter_context(patched(owner, name, self._first(f"to `{name}`", getattr(owner, name), num_paths)))
+            yield
+
+    def _first(self, what: str, original: Callable[..., Any], num_paths: int) -> Callable[..., Any]:
+        @wraps(original)
+        def change(*args: Any, **kwargs: Any) -> Any:
+            together = len(args) >= num_paths and all(map(self._is_here, args[:num_paths])) and not is_within_open_folder(kwargs)
+            if not together or not self._answers.all_ask(through=_BETWEEN):
+                return original(*args, **kwargs)
+            self._answers.of_first(what, lambda: original(*args, **kwargs), changes=True)
+            return None if self._answers.is_first else original(*args, **kwargs)
+
+        return change
+
+    def _is_here(self, path: Any) -> bool:
+        return isinstance(path, str | bytes | os.PathLike) and os.path.abspath(os.fsdecode(path)).startswith(self._folder)  # noqa: PTH100
