@@ -129,7 +129,8 @@ TABLE = (
     Replaced("secrets", "token_* randbelow randbits choice", _ASKED),
     Replaced("os", "urandom listdir scandir", _ASKED),
     Replaced("os", "system", _ONCE),
-    Replaced("ipykernel.zmqshell.ZMQInteractiveShell", "system getoutput", _ONCE),
+    Replaced("IPython.core.interactiveshell", "system getoutput get_output_error_code", _ONCE),
+    Replaced("ipykernel.zmqshell", "system", _ONCE),
     Replaced("subprocess", "run call check_call check_output getoutput getstatusoutput", _ONCE),
     # -- files
     Replaced("builtins", "open", _ONCE),

@@ -264,8 +264,16 @@ import jupyter_dtrain
 !echo x >> said_once.txt
 said = !echo $$
 alike = len({*jupyter_dtrain.gather(said[0])})
+def shown(name):
+    !echo $name {name.upper()} '{{}}' "$$" >> said_once.txt
+    !exit 3
+shown("here")
+codes = jupyter_dtrain.gather(get_ipython().user_ns["_exit_code"])
 """)
-    assert notebook.value("open('said_once.txt').read(), alike") == ("x\n", 1)
+    text, alike, codes = notebook.value("open('said_once.txt').read(), alike, codes")
+    assert (alike, codes) == (1, [3, 3])
+    assert text.startswith("x\nhere HERE {} ")
+    assert text.count("\n") == 2
 
 
 def test_magics_and_shell_commands_in_the_cell(notebook):

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 
+from IPython.core import interactiveshell
 from IPython.core.getipython import get_ipython
 
 from ...system.patches import patched
@@ -26,6 +28,8 @@ _RUN: tuple[Any, ...] = (
     (os, ("system",)),
     (shutil, ("copytree", "make_archive", "unpack_archive")),
 )
+_OF_SHELLS = ("system", "getoutput", "get_output_error_code")
+"""By which a shell of IPython runs a command, with the values of names in it."""
 
 
 class CommonCommands:
@@ -44,18 +48,20 @@ class CommonCommands:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replace what runs a command, until the end of the ``with`` block."""
-        shell = get_ipython()
-        of_shell: list[Any] = [] if shell is None else [(type(shell), ("system", "getoutput"))]  # of lines with a `!`
+        shells = {interactiveshell, sys.modules[type(get_ipython()).__module__]}  # whose methods run the lines with a `!`
+        of_shells = [(shell, _OF_SHELLS) for shell in shells if hasattr(shell, "__file__")]
+        self._through = frozenset((__file__, *(str(shell.__file__) for shell, _ in of_shells)))
         with ExitStack() as stack:
-            for owner, names in (*_RUN, *of_shell):
+            for owner, names in (*_RUN, *of_shells):
                 for name in names:
-                    stack.enter_context(patched(owner, name, self._once(f"{owner.__name__}.{name}", getattr(owner, name))))
+                    if hasattr(owner, name):
+                        stack.enter_context(patched(owner, name, self._once(f"{owner.__name__}.{name}", getattr(owner, name))))
             yield
 
     def _once(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if _writes_to_files(kwargs) or shared_memory() is None or not self._answers.all_ask(through=(__file__,)):
+            if _writes_to_files(kwargs) or shared_memory() is None or not self._answers.all_ask(through=self._through):
                 return original(*args, **kwargs)
             try:
                 return self._answers.of_first(f"to run `{name}`", lambda: original(*args, **kwargs), changes=True)
