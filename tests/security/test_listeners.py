@@ -16,7 +16,7 @@ from tests.notebook.kernel import Notebook
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the sockets of processes are read where Linux tells them")
 WAIT = """
 import os, pathlib, time
-pathlib.Path("there-" + {who}).touch()
+pathlib.Path("{place}", {who}).touch()  # not in the notebook's folder, where rank 0 writes for all
 while not pathlib.Path("go").exists():
     time.sleep(0.01)
 """
@@ -47,11 +47,11 @@ def notebook(module_notebook) -> Notebook:
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.long if kind == "trials" else ()) for kind in CELLS])
 def test_nothing_listens_that_is_not_in_the_table(notebook, kind):
     options, body, ranks = CELLS[kind]
-    for left in notebook.folder.glob("there-*"):
-        left.unlink()
+    place = notebook.folder.with_name(f"{notebook.folder.name}-there-{kind}")
+    place.mkdir()
     (notebook.folder / "go").unlink(missing_ok=True)
-    cell = notebook.start(f"%%distribute {options} --device cpu\n{body}\n{WAIT.format(who=RANK)}")
-    there = lambda: len(list(notebook.folder.glob("there-*"))) >= ranks  # noqa: E731
+    cell = notebook.start(f"%%distribute {options} --device cpu\n{body}\n{WAIT.format(who=RANK, place=place)}")
+    there = lambda: len(list(place.iterdir())) >= ranks  # noqa: E731
     notebook.wait(lambda: there() or not cell.running, "the cell's end", cell)
     assert cell.running, cell
     kernel = psutil.Process(notebook.manager.provisioner.pid)

@@ -34,6 +34,8 @@ _FOLLOWING = frozenset(
                 "common_folders",
                 "common_databases",
                 "common_changes",
+                "common_answers",
+                "common_commands",
             )
         ),
         late_bound.__file__,
