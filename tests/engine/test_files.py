@@ -221,6 +221,10 @@ for number in range(3):
     found += [open("backup.txt").read(), os.path.exists("before.txt")]
     pathlib.Path("backup.txt").rename("before.txt")
     found += [os.path.exists("backup.txt"), pathlib.Path("before.txt").read_text()]
+with open("own.txt", "w") as file:
+    file.write("own")
+os.rename("own.txt", "own.txt")
+found.append(open("own.txt").read())
 shutil.move("old", "older")
 found += [os.path.isdir("older/deep"), os.path.exists("old"), sorted(os.listdir("older"))]
 shutil.move("before.txt", "older")

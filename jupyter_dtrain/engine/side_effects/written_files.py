@@ -212,9 +212,9 @@ class OwnFiles:
                 original(src, dst, *args, **kwargs)
             else:
                 moved = [name for name in self.own if name == old or name.startswith(old + os.sep)]
+                taken = {new + name.removeprefix(old): self.own.pop(name) for name in moved}
                 self.own.pop(new, None)
-                for name in moved:
-                    self.own[new + name.removeprefix(old)] = self.own.pop(name)
+                self.own.update(taken)
                 self._folders.rename(old, new)
                 self._gone.add(old)
                 self._gone.discard(new)
