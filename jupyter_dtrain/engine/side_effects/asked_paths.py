@@ -53,6 +53,11 @@ def opens_itself(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
     return options.get("opener") is not None or args[5:6] not in ((), (None,))
 
 
+def is_within(folder: str, path: Any) -> bool:
+    """Return whether `path` names `folder`, a whole path with a separator at its end, or something in it. Links are not followed for it."""
+    return isinstance(path, str | bytes | os.PathLike) and f"{os.path.abspath(os.fsdecode(path))}{os.sep}".startswith(folder)  # noqa: PTH100
+
+
 def asked_path(file: Any) -> str | None:
     """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
     # Not resolved: a link is removed and renamed as itself.

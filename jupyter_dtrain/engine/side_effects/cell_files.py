@@ -13,6 +13,7 @@ from .common_answers import CommonAnswers
 from .common_changes import CommonChanges
 from .common_commands import CommonCommands
 from .common_databases import CommonDatabases
+from .common_folders import CommonFolders
 from .file_journal import FileLog
 from .low_level_writes import other_ways, own_database
 from .made_folders import CellStart, FolderChannel
@@ -47,12 +48,13 @@ def written_once(rank: int, start: CellStart | None, *, log: FileLog | None, tem
 
 @contextmanager
 def _done_once(own: OwnFiles | None, folder: str) -> Iterator[None]:
-    """Let rank 0 do first, or for all, what the cell has others do to files."""
+    """Let rank 0 do first, or for all, what the cell does to files or asks of folders."""
     answers = CommonAnswers()
     place, on_run = (None, None) if own is None else (partial(own_database, own), own.look_again)
     with (
         CommonDatabases(answers, folder, place=place).installed(),
         CommonChanges(answers, folder).installed(),
+        CommonFolders(answers, folder).installed(),
         CommonCommands(answers, on_run=on_run).installed(),
     ):
         yield

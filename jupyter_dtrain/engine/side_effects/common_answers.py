@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Collection
+from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
@@ -16,6 +17,8 @@ from ..current_run import current_run
 from ..timing import OTHER
 from ..user_frames import is_users
 
+PATHLIB = frozenset(method.__code__.co_filename for method in (Path.glob, Path.iterdir, Path.unlink))
+"""Files whose code calls `os` for `pathlib`."""
 _PLAIN = "for the time or random bytes"
 
 

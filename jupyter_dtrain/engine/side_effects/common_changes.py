@@ -6,22 +6,19 @@ They find nothing at the old name then, all of it at the new one, and get the er
 from __future__ import annotations
 
 import os
-import pathlib
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 from ...serialization import late_bound
 from ...system.patches import patched
 from . import asked_paths
-from .asked_paths import is_within_open_folder
-from .common_answers import CommonAnswers
+from .asked_paths import is_within, is_within_open_folder
+from .common_answers import PATHLIB, CommonAnswers
 
-_PATHLIB = frozenset(str(file) for file in Path(pathlib.__file__).parent.glob("*.py") if "pathlib" in (file.stem, file.parent.name))
-_BETWEEN = _PATHLIB | {__file__, asked_paths.__file__, late_bound.__file__, shutil.__file__}
+_BETWEEN = PATHLIB | {__file__, asked_paths.__file__, late_bound.__file__, shutil.__file__}
 _CHANGES = (
     (os, "rename", 2),
     (os, "replace", 2),
@@ -57,13 +54,11 @@ class CommonChanges:
     def _first(self, what: str, original: Callable[..., Any], num_paths: int) -> Callable[..., Any]:
         @wraps(original)
         def change(*args: Any, **kwargs: Any) -> Any:
-            together = len(args) >= num_paths and all(map(self._is_here, args[:num_paths])) and not is_within_open_folder(kwargs)
-            if not together or not self._answers.all_ask(through=_BETWEEN):
+            paths = args[:num_paths]
+            together = len(paths) == num_paths and all(is_within(self._folder, path) for path in paths)
+            if not together or is_within_open_folder(kwargs) or not self._answers.all_ask(through=_BETWEEN):
                 return original(*args, **kwargs)
             self._answers.of_first(what, lambda: original(*args, **kwargs), changes=True)
             return None if self._answers.is_first else original(*args, **kwargs)
 
         return change
-
-    def _is_here(self, path: Any) -> bool:
-        return isinstance(path, str | bytes | os.PathLike) and os.path.abspath(os.fsdecode(path)).startswith(self._folder)  # noqa: PTH100

@@ -39,12 +39,10 @@ _BETWEEN = frozenset((__file__, late_bound.__file__))
 class CommonClock:
     """Gives what the cell asks of the system the same on every rank, where the cell's thread does so."""
 
-    def __init__(self, answers: CommonAnswers) -> None:
-        self._answers = answers
-
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace what reads the clock and asks for random bytes, until the end of the ``with`` block."""
+        """Replace what reads the clock and asks for random bytes, until the end of the ``with`` block. Its thread is the cell's."""
+        self._answers = CommonAnswers()
         now, local, write, write_c = time.time, time.localtime, time.strftime, time.asctime
         choose, below = secrets.choice, secrets.randbelow
 

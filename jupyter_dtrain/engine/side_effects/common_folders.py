@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import glob
 import os
-import pathlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from pathlib import Path
 from typing import Any
 
 from ...system.patches import patched
-from .common_answers import CommonAnswers
+from .asked_paths import is_within
+from .common_answers import PATHLIB, CommonAnswers
 
-_THROUGH = {__file__, os.walk.__code__.co_filename, glob.glob.__code__.co_filename}
-_THROUGH |= {str(file) for file in Path(pathlib.__file__).parent.glob("*.py") if "pathlib" in (file.stem, file.parent.name)}
+_THROUGH = PATHLIB | {__file__, os.walk.__code__.co_filename, glob.glob.__code__.co_filename}
 """Files whose code lists a folder for the cell."""
 
 
@@ -90,11 +88,12 @@ class CommonFolders:
     Parameters
     ----------
     answers : CommonAnswers
-    folder : Path
+    folder : str
+        The notebook's, with a separator at its end.
     """
 
-    def __init__(self, answers: CommonAnswers, folder: Path) -> None:
-        self._answers, self._folder = answers, folder.resolve()
+    def __init__(self, answers: CommonAnswers, folder: str) -> None:
+        self._answers, self._folder = answers, folder
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -114,14 +113,8 @@ class CommonFolders:
         @wraps(original)
         def asked(path: Any = ".") -> Any:
             path = "." if path is None else path
-            if not self._is_here(path) or not self._answers.all_ask(through=_THROUGH):
+            if not is_within(self._folder, path) or not self._answers.all_ask(through=_THROUGH):
                 return original(path)
             return told(self._answers.of_first(f"what is in {path!r}", lambda: ask(path)))
 
         return asked
-
-    def _is_here(self, path: Any) -> bool:
-        if not isinstance(path, str | bytes | os.PathLike):
-            return False
-        whole = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # not resolved: links are not followed for it
-        return whole == str(self._folder) or whole.startswith(f"{self._folder}{os.sep}")

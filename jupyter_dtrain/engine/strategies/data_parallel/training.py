@@ -27,8 +27,8 @@ from ...patching import instrumented
 from ...rng.global_rng import ModelSampling
 from ...rng.seeding import CommonEntropy
 from ...rng.streams import LoadingStream, ModelStream
-from ...side_effects.asked_system import asked_alike
 from ...side_effects.cell_files import written_once
+from ...side_effects.common_clock import CommonClock
 from ...side_effects.file_journal import FileLog
 from ...side_effects.made_folders import CellStart
 from ...side_effects.temp_dirs import TemporaryFolders
@@ -197,7 +197,7 @@ class DataParallelTraining(CellSteps, TrainingState):
                 self._draws.installed() if self._draws is not None else nullcontext(),
                 self._normalization.installed() if self._normalization is not None else nullcontext(),
                 self._entropy.installed() if self._view is not None else nullcontext(),
-                asked_alike() if self._view is not None else nullcontext(),
+                CommonClock().installed() if self._view is not None else nullcontext(),
                 self._files(),
                 self._alone.installed(),
                 self._catches.installed() if self._world_size > 1 else nullcontext(),

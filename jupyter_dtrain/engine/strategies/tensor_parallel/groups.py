@@ -66,7 +66,7 @@ class GroupTraining(DataParallelTraining):
 
     def _files(self) -> AbstractContextManager[None]:
         start = CellStart.agreed(self._rank_of_run, lambda value: all_gather_object(value, shared_memory()))
-        return written_once(self._rank_of_run, start, log=self._file_log, temporary=self._temporary, alike=True)
+        return written_once(self._rank_of_run, start, log=self._file_log, temporary=self._temporary, alike=self._view is not None)
 
     def _counted(self, share: BatchShard | None) -> BatchShard | None:
         return None if self._batches.alike.rank else share  # whose samples are counted once
