@@ -93,16 +93,25 @@ def test_what_a_model_draws_may_begin_after_its_first_call(ranks, then):
     assert_as_plain(ranks, setup.replace("0, 0, 0.1,", "0, 0, 0,"), cell, "model.state_dict(), losses, model.calls", worlds=(4,))
 
 
-def test_what_begins_to_draw_for_each_rank_is_not_looked_at_again(ranks):
-    """``nn.AlphaDropout`` draws from the rank's stream: when it begins it is looked at once more, and then no more."""
-    setup = LATER.format(p=0.0, then="note(len(x)); out = self.alpha(out)")
-    setup += "entered, counts = [], []; exec('def note(size): entered.append(size)'); model.alpha = nn.AlphaDropout(0.0)"
-    cell = TRAIN.replace("    for x, y in loader:\n", "    model.alpha.p = 0.5 * epoch\n    for x, y in loader:\n")
-    cell = cell.replace("losses.append(loss.item())", "losses.append(loss.item()); counts.append(len(entered))")
-    for found in ranks.call(2, run_notebook, SETUP + setup, cell, "counts", OPTIONS):
-        *_, before, first, second, third, fourth = found["compared"]
-        assert first > before + 1
-        assert (second, third, fourth) == (first + 1, first + 2, first + 3)
+DRAWN = {
+    "alpha dropout": "F.alpha_dropout(out, p, True)",
+    "what reads values": "F.rrelu(out, 0.1, 0.1 + p, True)",
+    "packed sequences": "self.packed(pack(out.unsqueeze(2), [3] * len(out), batch_first=True))[0].data.view(3, -1, 2).sum(0)",
+    "no function of Python's": "torch.native_dropout(out, p, True)[0]",
+    "a transform": 'torch.func.vmap(lambda row: F.dropout(row, p), randomness="different")(out)',
+    "a seed of its own": "(torch.manual_seed(len(losses)), F.dropout(out, p))[1]",
+}
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("name", DRAWN)
+def test_what_is_drawn_in_ways_that_are_not_followed_is_of_the_whole_batch(ranks, name, begun):
+    """From the first call on, or beside what a model has drawn before."""
+    setup = LATER.format(p=0.3, then=f"p = self.p\n        if self.begun: out = {DRAWN[name]}")
+    setup += f"pack = nn.utils.rnn.pack_padded_sequence; losses, model.begun = [], {begun}\n"
+    setup += "model.packed = nn.LSTM(1, 2, 2, dropout=0.4, batch_first=True)"
+    cell = TRAIN.replace("    for x, y in loader:\n", "    model.begun |= epoch > 0\n    for x, y in loader:\n").replace("losses = []", "")
+    assert_as_plain(ranks, setup, cell, "model.state_dict(), losses, model.calls")
 
 
 def test_more_ranks_than_samples(ranks):

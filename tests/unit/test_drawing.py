@@ -70,6 +70,9 @@ def noise(draw: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tenso
     [
         nn.Dropout(0.4),
         nn.Dropout(0.4, inplace=True),
+        nn.AlphaDropout(0.4),
+        lambda x: F.alpha_dropout(x * 2, 0.3, True, inplace=True),
+        lambda x: nn.FeatureAlphaDropout(0.4)(x.view(-1, 5, 1)).flatten(1),
         lambda x: torch.dropout(x, 0.3, True),
         noise(torch.randn_like),
         noise(torch.rand_like),
@@ -155,14 +158,14 @@ def test_gradients_go_through_the_masks_that_were_drawn():
 def forward_and_backward(model, *, total, per_rank):
     """Return the results of a model on the rank's part and their gradient by it, where the model's draws are for the whole batch or not."""
     stream = ModelStream(0)
-    draws = ModelSampling(stream, on_apart=lambda: None)
+    draws = ModelSampling(stream, on_apart=lambda: None, on_unknown=lambda _: None)
     placement = Shard(0, share_of(total, 0, [1.0, 1.0]))
     with draws.installed():
-        stream.switch()
         with draws.drawing(nn.Identity(), placement) as drawing:
             x = torch.ones(placement.share.num_samples, 5, requires_grad=True)
+            stream.switch()
             out = model(x)
-        stream.switch()
+            stream.switch()
         assert drawing is not None
         assert (drawing.result is None) == per_rank
         after = torch.get_rng_state()
@@ -182,7 +185,7 @@ def test_a_model_that_looks_at_random_states_draws_for_itself():
     "part",
     [
         lambda y: F.dropout(F.dropout(y, 0.5), 0.3),
-        lambda y: F.dropout(y * F.alpha_dropout(torch.ones_like(y), 0.5), 0.5),  # of which one is the rank's own
+        lambda y: F.dropout(y * F.alpha_dropout(torch.ones_like(y), 0.5), 0.5),
         lambda y: F.dropout(checkpoint(lambda z: F.dropout(z, 0.5), y, use_reentrant=False), 0.5),
     ],
 )
@@ -207,19 +210,28 @@ def test_what_is_computed_again_draws_for_the_whole_batch():
     assert torch.equal(out, expected[: len(out)])
 
 
-def test_what_is_not_known_how_to_draw_is_the_ranks_own():
+def test_what_is_not_known_how_to_draw_is_noticed():
     packed = nn.LSTM(5, 4, 2, dropout=0.5, batch_first=True)
     for model in (
-        nn.AlphaDropout(0.3),
-        nn.RReLU(),
+        lambda x: torch.native_dropout(x, 0.3, True)[0],
         lambda x: packed(pack_padded_sequence(x[:, None], [1] * len(x), batch_first=True))[0].data,
+        lambda x: F.dropout(torch.native_dropout(x, 0.3, True)[0], 0.5),
     ):
-        torch.manual_seed(7)
+        x, stream = torch.randn(4, 5), ModelStream(0)
         before = torch.get_rng_state()
-        _, drawing = on_a_part(model, torch.randn(TOTAL, 5), 0, 0)
-        assert not drawing.drawn
-        torch.manual_seed(7)
-        assert torch.equal(torch.get_rng_state(), before), "the cell's stream was not touched"
+        with GlobalSampling(slice(0, 4), TOTAL, stream, None) as drawing:
+            stream.switch()
+            model(x)
+            stream.switch()
+        assert drawing.has_drawn_apart()
+        assert drawing.result is None
+        assert drawing.drawn or torch.equal(torch.get_rng_state(), before), "the cell's stream was not touched"
+
+
+def test_as_many_numbers_as_values_of_all_samples_say():
+    assert on_a_part(nn.RReLU(), torch.randn(TOTAL, 5), 0, 0)[1].shuffles
+    assert on_a_part(lambda x: torch.rrelu_(x, training=True), torch.randn(TOTAL, 5), 0, 0)[1].shuffles
+    assert not on_a_part(nn.RReLU().eval(), torch.randn(TOTAL, 5), 0, 0)[1].shuffles
 
 
 # -- which dim has the samples -----------------------------------------------------------------------------------------

@@ -82,6 +82,9 @@ class FirstCall(ShardedCall):
         if drawing is not None and self.draws is not None:
             drawn = [of_rank for *_, of_rank, _ in of_ranks]
             if not self.draws.learn(self.module, self.placement, of_ranks=drawn, one_more=self._call_with_one_more):
+                self.refused = self.draws.is_per_rank(self.module)
+                if self.refused:
+                    raise NeedsFullBatch
                 before.restore()
                 self._batch_dims = {}
                 result = None  # with its graph, or the first step would need the memory of two

@@ -5,8 +5,8 @@ stream of the cell, which is the notebook's own; each rank takes its rows. So th
 process. Which dim of a draw has the rows is told by its size at the model's first call; where two dims could be meant, or the draw could as
 well be one of the model's own (noise on weights), by a call with one sample more, after which that first call is made again.
 
-What is drawn in other ways (`draws` says which) comes from the rank's stream, as does everything in a model that looks at random states
-itself; activation checkpointing alone may (`drawn_again`).
+A model that draws in other ways (`sampling_ops` says which) is given the whole batch, as is one that looks at random states
+itself; activation checkpointing alone may (`recomputed_draws`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -44,11 +44,13 @@ class ModelSampling:
     stream : ModelStream
     on_apart : callable
         Told that ranks have drawn differently.
+    on_unknown : callable
+        Told the class of a model of whose draws it cannot be told which are for which samples.
     """
 
-    def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None]) -> None:
-        self._stream, self._on_apart = stream, on_apart
-        self._known: IdentityMap[dict[bool, SampleSites | None]] = IdentityMap()  # per model, in training and in evaluation
+    def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None], on_unknown: Callable[[str], None]) -> None:
+        self._stream, self._on_apart, self._on_unknown = stream, on_apart, on_unknown
+        self._known: IdentityMap[dict[bool, SampleSites]] = IdentityMap()  # per model, in training and in evaluation
         self._current: GlobalSampling | None = None
         self._used = False  # since the ranks' streams were compared
         self._off = False
@@ -59,7 +61,7 @@ class ModelSampling:
 
         def looked() -> None:
             if self._current is not None:
-                self._current.per_rank = True
+                self._current.look()
 
         def told(original: Callable[..., Any]) -> Callable[..., Any]:
             @wraps(original)
@@ -101,8 +103,9 @@ class ModelSampling:
 
         Raises
         ------
-        DrawsNow
-            It draws, and was known not to: a dropout of 0 that has become more, noise after a warm-up. What it draws is to be learned.
+        RngChanged
+            It draws, and was known not to (a dropout of 0 that has become more, noise after a warm-up), or it draws what is not followed.
+            What it draws is to be learned.
         """
         known = self.knows(module)
         sites = None if self._off else (self._known.get(module) or {}).get(module.training)
@@ -111,8 +114,7 @@ class ModelSampling:
             yield None
             # All ranks come to this: they run the same code.
             if sites is not None and not self._stream.other.is_same(then):
-                (self._known.get(module) or {}).pop(module.training, None)
-                raise RngChanged
+                self._forget(module)
             return
         self._used = True
         self._current = GlobalSampling(placement.share.loaded, placement.share.total, self._stream, sites)
@@ -121,6 +123,13 @@ class ModelSampling:
                 yield drawing
         finally:
             self._current = None
+        if known and drawing.has_drawn_apart():
+            self._forget(module)
+
+    def _forget(self, module: nn.Module) -> NoReturn:
+        """Forget what is known of a model's draws in the mode that it is in, and have it called for a first time again."""
+        (self._known.get(module) or {}).pop(module.training, None)
+        raise RngChanged
 
     def learn(
         self,
@@ -132,10 +141,12 @@ class ModelSampling:
     ) -> bool:
         """Learn from a model's first call what it draws; return whether that call has drawn right. A collective.
 
+        Where it cannot be told what is whose (`is_per_rank` afterwards), nothing is learned.
+
         Parameters
         ----------
         of_ranks : sequence of Drawn
-            What each rank has drawn; ``None`` where something in the model looked at random states.
+            What each rank has drawn; ``None`` where something in the model looked at random states, or not all that it drew was followed.
         one_more : callable
             Calls the model with one sample more, under a mode.
         """
@@ -151,9 +162,12 @@ class ModelSampling:
                 dims = dims_of(sites, Exchange.objects(watching.drawn), sizes)
             if dims is None:  # it came by other draws
                 dims = guesses(sites, sizes)
+        if dims is None:
+            self._on_unknown(type(module).__name__)
+            return False
         known = self._known.get(module) or self._known.set(module, {})
-        known[module.training] = SampleSites(drew[0].sites, dims) if dims is not None else None
-        return dims is not None and all(drawn.dims == dims for drawn in drew)
+        known[module.training] = SampleSites(drew[0].sites, dims)
+        return all(drawn.dims == dims for drawn in drew)
 
     def agree(self) -> None:
         """Go on from one state of the cell's stream, whatever models have drawn. A collective."""
@@ -166,11 +180,11 @@ class ModelSampling:
             self._on_apart()
             Exchange.objects(state)[0].set()
 
-    def state_dict(self) -> list[tuple[nn.Module, dict[bool, SampleSites | None]]]:
+    def state_dict(self) -> list[tuple[nn.Module, dict[bool, SampleSites]]]:
         """Return what a run that goes on from here has to know."""
         return list(self._known.items())
 
-    def load_state_dict(self, state: Iterable[tuple[nn.Module, dict[bool, SampleSites | None]]]) -> None:
+    def load_state_dict(self, state: Iterable[tuple[nn.Module, dict[bool, SampleSites]]]) -> None:
         """Go on from what :meth:`state` returned."""
         for module, sites in state:
             self._known.set(module, sites)

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from ..tensor.function_bodies import BODIES
 from ..tensor.model_io import NeedsFullBatch
 from .sample_sites import Drawn, SampleSites, Site, guess
-from .sampling_ops import BY_VALUE, DROPS, Kind, Rows, Shape, kind_of
+from .sampling_ops import DROPS, Kind, Rows, Shape, draws_by_value, kind_of
 from .streams import ModelStream, TorchState
 
 _FEW = 64  # entries of a draw that a model may look at to decide what it does
@@ -44,7 +44,7 @@ class Watching(TorchFunctionMode):
         if func in BODIES:
             with self:
                 return BODIES[func](*args, **kwargs)
-        self.shuffles |= func in BY_VALUE
+        self.shuffles |= draws_by_value(func, args, kwargs)
         kind = kind_of(func, args) if torch._C._functorch.maybe_current_level() is None else None
         shape = None if kind is None else kind.shape(args, kwargs)
         if kind is None or shape is None:
@@ -81,7 +81,10 @@ class GlobalSampling(Watching):
     dims : list of int or None
         Along which dim each draw had the samples.
     per_rank : bool
-        Whether something in the model looked at random states: what it draws from then on is the rank's own.
+        Whether what the model draws from then on is the rank's own: something looked at random states, or a shape does not tell whose
+        rows are whose.
+    looked : bool
+        Whether something in the model looked at random states.
     """
 
     def __init__(self, loaded: slice, total: int, stream: ModelStream, sites: SampleSites | None) -> None:
@@ -89,15 +92,22 @@ class GlobalSampling(Watching):
         self._loaded, self._total, self._stream, self._sites = loaded, total, stream, sites
         self._num_samples = loaded.stop - loaded.start
         self.dims: list[int | None] = []
-        self.per_rank = False
+        self.per_rank = self.looked = False
         self._values: dict[int, torch.Tensor] = {}
         self._then = stream.other
 
     @property
     def result(self) -> Drawn | None:
-        """What was drawn for the whole batch, after the model's call; ``None`` where not all can be."""
-        only_unseen = not self.drawn and not self._stream.other.is_same(self._then)
-        return None if self.per_rank or only_unseen else Drawn(self.drawn, self.dims, self._values)
+        """What was drawn for the whole batch, after the model's call; ``None`` where not all was."""
+        return None if self.per_rank or self.has_drawn_apart() else Drawn(self.drawn, self.dims, self._values)
+
+    def has_drawn_apart(self) -> bool:
+        """Return whether the model's call has looked at random states, or has drawn what is not followed, from the rank's stream."""
+        return self.looked or (not self.per_rank and not self._stream.other.is_same(self._then))
+
+    def look(self) -> None:
+        """Note that something in the model looks at random states."""
+        self.per_rank = self.looked = True
 
     def draw(self, kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Draw for the whole batch, and return the rank's part."""

@@ -1,7 +1,7 @@
 """Ways to draw at random, and how each is drawn for the whole batch where a model draws for the rank's part.
 
-`drawing` is who uses them. Not here is what PyTorch draws where Python cannot see it, or as a sum and not a product (``nn.AlphaDropout``,
-``nn.RReLU``, dropout between layers over packed sequences, scripted modules): it comes from the rank's stream.
+`drawing` is who uses them. Not here is what PyTorch draws where Python cannot see it (dropout between layers over packed sequences,
+scripted modules), or as many numbers as the values of all samples say (``nn.RReLU``). What draws so is given the whole batch.
 """
 
 from __future__ import annotations
@@ -130,10 +130,14 @@ def _integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Ro
 
 
 def _dropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows) -> Any:
-    """Dropout multiplies: what it makes of ones is its mask, scaled."""
+    """Dropout multiplies: what it makes of ones is its mask, scaled. Where it adds as well, it is given the rank's rows among zeros."""
     options = dict(kwargs)
     tensor = args[0] if args else options.pop("input")
     in_place = args[3] if len(args) > 3 else options.pop("inplace", False)
+    if func in _ALPHA:
+        whole = torch.slice_scatter(rows.blank(tensor).zero_(), tensor, rows.dim, rows.own.start, rows.own.stop)
+        dropped = rows.of(func(whole, *args[1:3], **options)).clone()
+        return tensor.copy_(dropped) if in_place else dropped
     with torch.no_grad():
         mask = rows.of(func(rows.blank(tensor).fill_(1.0), *args[1:3], **options))
     return tensor.mul_(mask) if in_place else tensor * mask
@@ -205,6 +209,7 @@ def _by_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows
     return rows.of(drawn).clone()
 
 
+_ALPHA = (F.alpha_dropout, F.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout)
 _KINDS: dict[Any, Kind] = {
     **{getattr(torch, name): Kind(_of_first, _like) for name in ("randn_like", "rand_like", "randint_like")},
     **{
@@ -216,7 +221,7 @@ _KINDS: dict[Any, Kind] = {
     torch.normal: Kind(_of_sizes(2), _sized(2)),
     **{
         function: Kind(_of_dropped, _dropped)
-        for function in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout, torch.feature_dropout)
+        for function in (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout, torch.feature_dropout, *_ALPHA)
     },
     F.scaled_dot_product_attention: Kind(_of_attention, _attention),
     **{function: Kind(_of_layers, _layers) for function in (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)},
@@ -226,9 +231,14 @@ _KINDS: dict[Any, Kind] = {
     },
 }
 _BY_ELEMENT = Kind(_of_first, _by_row)
-BY_VALUE = frozenset((torch.randperm, torch.poisson, torch.binomial, torch._standard_gamma, torch._sample_dirichlet))
-"""They draw an order, or as many numbers for an element as its value says: a rank's rows tell too little."""
+_BY_VALUE = frozenset((torch.randperm, torch.poisson, torch.binomial, torch._standard_gamma, torch._sample_dirichlet))
 DROPS = frozenset(function.__name__ for function, kind in _KINDS.items() if kind.draw in (_dropped, _attention, _layers))
+
+
+def draws_by_value(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether `func` draws an order, or as many numbers for an element as its value says: a rank's rows tell too little."""
+    training = args[3] if len(args) > 3 else kwargs.get("training")
+    return func in _BY_VALUE or (func in (F.rrelu, torch.rrelu, torch.rrelu_) and bool(training))
 
 
 def kind_of(func: Any, args: tuple[Any, ...]) -> Kind | None:

@@ -40,6 +40,13 @@ class Hints:
             "The random numbers of a model differed between ranks, so each rank uses its own stream from now on (as with `--rng per-rank`)."
         )
 
+    def draws_unknown(self, model: str) -> None:
+        """Say that a model draws in a way that cannot be divided among the samples."""
+        self._notes.say(
+            f"What `{model}`{self._notes.location()} draws at random cannot be divided by samples: each engine computes what draws on the "
+            "whole batch. `--rng per-rank` lets each draw for its own share."
+        )
+
     def not_split(self, kind: str) -> None:
         """Say what in the batches of a loader keeps them whole."""
         self._notes.say(f"The batches{self._notes.location()} hold a {kind} and are not split: each engine computes on all of each batch.")

@@ -125,7 +125,7 @@ class DataParallelTraining(CellSteps, TrainingState):
         self._model_stream = ModelStream(rank) if shared else None
         self._loading_stream = LoadingStream(rank) if shared else None
         self._draws = (
-            ModelSampling(self._model_stream, on_apart=self._hints.draws_apart)
+            ModelSampling(self._model_stream, on_apart=self._hints.draws_apart, on_unknown=self._hints.draws_unknown)
             if semantics.global_draws and self._view is not None and self._model_stream is not None
             else None
         )
