@@ -138,6 +138,33 @@ CASES = {
             step(F.mse_loss(model(x), y))
         """,
     ),
+    "of parameters, for autograd.grad": Case(
+        "for p in model.parameters():\n    p.register_hook(lambda g: seen.append((g.norm().item(), tuple(g.shape))))\n    p.register_hook(lambda g: g.clamp(-0.02, 0.02))",
+        """
+        for x, y in loader:
+            each = F.mse_loss(model(x), y, reduction="none")
+            seen += torch.autograd.grad(each.mean(), model[2].weight, retain_graph=True)
+            seen += torch.autograd.grad(each[1:].sum(), [model[0].bias, *model.parameters()])
+        """,
+    ),
+    "of parameters, for gradients with a graph": Case(
+        "for p in model.parameters():\n    p.register_hook(lambda g: (seen.append(g.norm().item()), g * g.abs())[1])",
+        """
+        for x, y in loader:
+            x.requires_grad_()
+            slopes = torch.autograd.grad(F.mse_loss(model(x), y), [x, *model.parameters()], create_graph=True)
+            step(sum(slope.pow(2).sum() for slope in slopes))
+            seen += [slope.detach().norm().item() for slope in slopes]
+        """,
+    ),
+    "of several leaves together, for autograd.grad": Case(
+        "shift = torch.zeros(2, requires_grad=True)\nleaves = [shift, *model.parameters()]\n"
+        "register_multi_grad_hook(leaves, lambda grads: seen.append([None if g is None else g.norm().item() for g in grads]))",
+        """
+        for x, y in loader:
+            seen += torch.autograd.grad(F.mse_loss(model(x) + shift, y), leaves)
+        """,
+    ),
     "kept gradients of outputs and losses": Case(
         "",
         "for x, y in loader:\n    out = model(x)\n    out.retain_grad()\n    loss = F.mse_loss(out, y)\n    loss.retain_grad()\n    step(2 * loss)\n    seen.append((out.grad.norm().item(), loss.grad.item()))",

@@ -11,10 +11,10 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ..comm.batch_ranks import batch_memory
 from ..comm.collectives import reducer_group
+from ..tensor.hooks_aside import hooks_set_aside
 from ..tensor.placement_types import GlobalTensor
 from ..tensor.redistribute import Exchange
 from .gradient_exchange import GradientExchange
-from .leaf_hooks import hooks_set_aside
 
 
 class Reducer:

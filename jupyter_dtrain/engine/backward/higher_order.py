@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ..tensor.hooks_aside import hooks_set_aside
 from ..tensor.placement_types import Partial, from_local
 from ..tensor.redistribute import Exchange
 from .backward_pass import BackwardPass
 from .graph import any_leaf_of, leaves_of
-from .leaf_hooks import hooks_set_aside
 
 _grad = torch.autograd.grad
 

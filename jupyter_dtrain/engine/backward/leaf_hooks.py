@@ -1,11 +1,10 @@
-"""Hooks of leaf tensors: set aside while a backward pass runs that they are not to see, and run after the reduction of another."""
+"""Hooks of leaf tensors, run after the reduction of a backward pass, and passes within one."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,27 +12,7 @@ from torch import nn
 from torch.autograd import grad as _grad
 
 from ..comm.collectives import all_reduce
-
-Hooks = dict[Any, Any]
-
-
-def _hooks_of(leaf: torch.Tensor) -> list[Hooks]:
-    """Return the hooks that are registered on a leaf, each kind in the dict that PyTorch has for it."""
-    return [hooks for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]
-
-
-@contextmanager
-def hooks_set_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Let no hooks of `leaves` be called until the end of the ``with`` block."""
-    registered = [(hooks, dict(hooks)) for leaf in leaves for hooks in _hooks_of(leaf)]
-    for hooks, _ in registered:
-        hooks.clear()
-    try:
-        yield
-    finally:
-        for hooks, before in registered:
-            hooks.clear()
-            hooks.update(before)
+from ..tensor.hooks_aside import hooks_set_aside, reached_instead, roots_above
 
 
 def hooks_after_reduction(
@@ -50,27 +29,22 @@ def hooks_after_reduction(
 
 @contextmanager
 def _after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool) -> Iterator[None]:
-    hooked = [(leaf, _hooks_of(leaf)[0]) for leaf in leaves]
-    reached: list[torch.Tensor] = []
-    before = [(leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf, _ in hooked]
-    with hooks_set_aside(leaf for leaf, _ in hooked):
-        for leaf, hooks in hooked:
-            hooks[0] = partial(_note, reached, leaf)
+    before = [(leaf.grad, None if leaf.grad is None else leaf.grad.clone()) for leaf in leaves]
+    with reached_instead(leaves) as reached:
+        for leaf in leaves:
             leaf.grad = None
         try:
             yield
         finally:
-            found = {id(leaf): leaf.grad for leaf, _ in hooked}
-            for (leaf, _), (gradient, numbers) in zip(hooked, before, strict=True):
+            found = {id(leaf): leaf.grad for leaf in leaves}
+            for leaf, (gradient, numbers) in zip(leaves, before, strict=True):
                 found[id(leaf)] = _given_back(gradient, numbers, found[id(leaf)])
                 leaf.grad = gradient  # that very tensor, to which the pass adds: the cell may have it under another name
     there = {id(leaf) for leaf in reached}
-    in_turn = [leaf for leaf in reversed(reached) if found[id(leaf)] is not None]  # what is made last is gone through first
-    in_turn += [leaf for leaf, _ in hooked if id(leaf) not in there and found[id(leaf)] is not None]  # another rank has reached them
+    in_turn = [leaf for leaf in leaves[::-1] if id(leaf) not in there and found[id(leaf)] is not None]  # another rank has reached them
+    in_turn += [leaf for leaf in reached if found[id(leaf)] is not None]
     if in_turn:
-        with torch.enable_grad():
-            ends = [_Same.apply(leaf) for leaf in in_turn]  # type: ignore[no-untyped-call]
-        backward(ends, [found[id(leaf)] for leaf in in_turn], create_graph=create_graph)
+        backward(roots_above(in_turn), [found[id(leaf)] for leaf in in_turn], create_graph=create_graph)
 
 
 def _given_back(gradient: torch.Tensor | None, numbers: torch.Tensor | None, found: torch.Tensor | None) -> torch.Tensor | None:
@@ -82,20 +56,6 @@ def _given_back(gradient: torch.Tensor | None, numbers: torch.Tensor | None, fou
     with torch.no_grad():
         gradient.copy_(numbers)
     return found
-
-
-def _note(reached: list[torch.Tensor], leaf: torch.Tensor, _: torch.Tensor) -> None:
-    reached.append(leaf)
-
-
-class _Same(torch.autograd.Function):
-    @staticmethod
-    def forward(_ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
-        return leaf.view_as(leaf)
-
-    @staticmethod
-    def backward(_ctx: Any, gradient: torch.Tensor) -> Any:
-        return gradient
 
 
 # Backward passes within a backward pass: how PyTorch's reentrant activation checkpointing computes a part of the gradients.

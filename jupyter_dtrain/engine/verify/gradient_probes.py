@@ -12,8 +12,8 @@ from contextlib import suppress
 import torch
 from torch import nn
 
-from ..backward.leaf_hooks import hooks_set_aside
 from ..module_tree import parameters_in
+from ..tensor.hooks_aside import hooks_set_aside
 from ..tensor.placement_types import Placement, Shard
 from ..tensor.recompute import BackwardPasses
 

@@ -11,6 +11,7 @@ import torch
 
 from ..functional_collectives import nothing_of, weigh
 from ..graph_placement import start_at
+from ..hooks_aside import reached_instead, roots_above
 from ..placement_types import GlobalTensor, Partial, Placement, Shard, from_local, source_of, to_local
 from .dispatch import Rules
 from .operands import at
@@ -131,7 +132,8 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         None if start is None else start_at(output, start, rules.full_tensor, batched=batched)
         for output, start in zip(outputs, starts, strict=True)
     ]
-    with read_gradients_followed(rules), torch._C.DisableTorchFunctionSubclass():
+    hooked = [] if batched else _with_hooks(inputs)
+    with read_gradients_followed(rules), torch._C.DisableTorchFunctionSubclass(), reached_instead(hooked) as reached:
         # Scaled as in all passes: tensors on the way may retain their gradients.
         scale = rules.gradient_scale
         local_starts = [_part_of_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]
@@ -139,7 +141,21 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     placements = [tensor.placement if isinstance(tensor, GlobalTensor) else None for tensor in inputs]
     if batched:
         placements = [replace(p, dim=p.dim + 1) if isinstance(p, Shard) else p for p in placements]
-    return tuple(None if g is None else _found(rules, g, placement) for g, placement in zip(found, placements, strict=True))
+    results = [None if g is None else _found(rules, g, placement) for g, placement in zip(found, placements, strict=True)]
+    if reached:
+        wholes = {id(leaf): result for leaf, result in zip(inputs, results, strict=True)}
+        starts = [rules.full_tensor(wholes[id(leaf)]) for leaf in reached]
+        with torch._C._EnableTorchFunction():
+            seen = func(roots_above(reached), reached, starts, create_graph=given.get("create_graph", False))
+        changed = dict(zip(map(id, reached), seen, strict=True))
+        results = [changed.get(id(leaf), result) for leaf, result in zip(inputs, results, strict=True)]
+    return tuple(results)
+
+
+def _with_hooks(inputs: list[Any]) -> list[torch.Tensor]:
+    """Return the leaves among `inputs`, each once, that all ranks have and whose hooks are to see sums over the ranks."""
+    leaves = {id(tensor): tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and not isinstance(tensor, GlobalTensor)}
+    return [leaf for leaf in leaves.values() if leaf.is_leaf and leaf._backward_hooks]
 
 
 def _found(rules: Rules, found: torch.Tensor, placement: Placement | None) -> torch.Tensor:
