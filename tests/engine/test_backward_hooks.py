@@ -157,9 +157,9 @@ CASES = {
             seen += [slope.detach().norm().item() for slope in slopes]
         """,
     ),
-    "of several leaves together, for autograd.grad": Case(
+    "of any of several leaves, for autograd.grad": Case(
         "shift = torch.zeros(2, requires_grad=True)\nleaves = [shift, *model.parameters()]\n"
-        "register_multi_grad_hook(leaves, lambda grads: seen.append([None if g is None else g.norm().item() for g in grads]))",
+        "register_multi_grad_hook(leaves, lambda grad: seen.append(grad.norm().item()), mode='any')",
         """
         for x, y in loader:
             seen += torch.autograd.grad(F.mse_loss(model(x) + shift, y), leaves)
