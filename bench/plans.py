@@ -20,7 +20,7 @@ from .contenders import Kernel
 from .plan_models import MODELS, SETUP
 
 LIMIT = 600.0  # seconds of a cell
-NAMES = ("auto", "zero1", "zero3", "pipeline", "tensor", "dp=2,pp=2", "dp=2,tp=2")
+NAMES = ("auto", "zero1", "zero3", "pipeline", "tensor", "dp=2,dp_shard=2", "dp=2,pp=2", "dp=2,tp=2")
 PARTS = ("there before", "allocated in the step", "shared", "in buffers")
 CELL = """%%distribute {options} --device cpu
 import time

@@ -40,7 +40,7 @@ class ParallelDims:
         UsageError
         """
         axes = {info.axis: info.name for info in available() if info.axis not in (None, DATA_PARALLEL)}
-        by_name = {name: axis for axis, name in axes.items()}
+        by_name = {name: axis for axis, name in axes.items()} | {"dp_replicate": DATA_PARALLEL}
         known = f"{DATA_PARALLEL} or {' or '.join(f'{axis} (--strategy {name})' for axis, name in axes.items())}"
         found: dict[str, int] = {}
         for part in text.split(","):

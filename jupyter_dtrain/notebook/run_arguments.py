@@ -34,7 +34,8 @@ def _add_strategy(parser: MagicParser) -> None:
         type=ParallelDims.parse,
         metavar="AXIS=N,…",
         help="engines along each axis; dp=2,pp=2 are two groups of engines, each with all of a model in two stages, dp=2,tp=2 two with its "
-        "layers by columns (pp is of --strategy pipeline, tp of tensor, dp_shard of zero3); their product is the number of engines",
+        "layers by columns, dp=2,dp_shard=2 two with its parameters sharded (pp is of --strategy pipeline, tp of tensor, dp_shard of "
+        "zero3); their product is the number of engines",
     )
     group.add_argument(
         "--shard",

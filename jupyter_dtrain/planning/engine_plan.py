@@ -139,9 +139,10 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
         passing = step.ungraded
     else:
         passing = _between(step.ungraded, step.passing, gradients, step.gradients) - gradients
-    if groups > 1:  # a stage lies on the engines of all groups, which fetch it to compute with it
-        whole = max(whole, parameters)
-        parameters, gradients, optimizer, updating = (-(-size // groups) for size in (parameters, gradients, optimizer, updating))
+    if groups > 1:
+        if info.by_blocks:  # a stage lies on the engines of all groups, which fetch it to compute with it
+            whole, parameters = max(whole, parameters), -(-parameters // groups)
+        gradients, optimizer, updating = (-(-size // groups) for size in (gradients, optimizer, updating))
     return Plan(
         engines=number,
         strategy=info,

@@ -66,8 +66,11 @@ def exchanged(step: StepMemory, info: StrategyInfo, engines: int, groups: int, s
     work = step.work
     if Divided.PARAMETERS in info.divides:
         large, small = work.large, step.gradients - work.large
-        pieces = -(-large // GROUPED) + work.units
-        return read(work.fetched, engines) + read(large, engines, meetings=pieces) + summed(small, engines)
+        parts, pieces = engines // groups, -(-large // GROUPED) + work.units
+        found = read(work.fetched, parts) + read(large, parts, meetings=pieces) + summed(small, engines)
+        if groups > 1:  # gradients, and what the other groups have come to
+            found += read(large / parts, groups, meetings=pieces) + read(large / parts, groups)
+        return found
     found = summed(step.gradients, engines)
     if Divided.OPTIMIZER_STATE in info.divides:
         loads = [0] * engines

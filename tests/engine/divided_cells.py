@@ -17,6 +17,7 @@ from jupyter_dtrain.engine.strategies.pipeline.strategy import _ASKED_FOR
 from jupyter_dtrain.engine.strategies.tensor_parallel.groups import GroupTraining
 from jupyter_dtrain.engine.strategies.tensor_parallel.layer_training import LayerTraining
 from jupyter_dtrain.engine.strategies.tensor_parallel.replicated_training import ReplicatedTraining
+from jupyter_dtrain.engine.strategies.zero3.hybrid_training import HybridTraining
 from jupyter_dtrain.engine.strategies.zero3.sharded_training import ShardedTraining
 from tests.engine.ranks import Run
 from tests.engine.test_zero3 import run_connected
@@ -25,6 +26,7 @@ STRATEGIES = {
     "zero3 2": {"dp_shard": 2},
     "zero3 3": {"dp_shard": 3},
     "zero3 4": {"dp_shard": 4},
+    "zero3 2x2": {"dp": 2, "dp_shard": 2},
     "pipeline 2": {"pp": 2},
     "tensor 2": {"tp": 2},
     "pipeline 2x2": {"dp": 2, "pp": 2},
@@ -58,6 +60,8 @@ def run_divided_cell(run: Run, strategy: str, setup: str, cell: str, compare: st
             batches = BatchRanks(*(shared_memory_among(mesh.ranks_along(axis)) for axis in ("dp", "tp")))
             kind = partial(GroupTraining, batches=batches)
         connect = partial(LayerTraining, batches=batches, say=run.notes.append, least=0)
+    elif "dp" in degrees and run.world_size > 1:
+        connect = partial(HybridTraining, mesh=Mesh(run.rank, degrees), say=run.notes.append, least=0)
     num_divided: list[int] = []
 
     def connect_counted(training: DataParallelTraining, memory: SharedMemory) -> ShardedTraining:

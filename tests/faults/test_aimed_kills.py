@@ -92,6 +92,9 @@ WAYS = {
     "zero3": Way("--strategy zero3", 2, LAYERS, ANYWHERE | SHARDS),
     "pipeline": Way("--strategy pipeline", 2, STAGES, ANYWHERE | HANDED_ON),
     "tensor": Way("--strategy tensor", 2, LAYERS, ANYWHERE | COLUMNS),
+    "dp=2,dp_shard=2": Way(
+        "--mesh dp=2,dp_shard=2", 4, LAYERS, ANYWHERE | SHARDS | {"rows of the other groups": Aim(f"{COMM}.arena:Arena.read_of_others")}
+    ),
     "dp=2,pp=2": Way("--mesh dp=2,pp=2", 4, STAGES, ANYWHERE | HANDED_ON | OVER_GROUPS),
     "dp=2,tp=2": Way("--mesh dp=2,tp=2", 4, LAYERS, ANYWHERE | COLUMNS | OVER_GROUPS),
 }

@@ -21,6 +21,7 @@ WAYS = {
     "tensor": "--strategy tensor",
     "stages": "--mesh dp=2,pp=2",
     "columns": "--mesh dp=2,tp=2",
+    "rows": "--mesh dp=2,dp_shard=2",
 }
 NAMES = [*WAYS]
 LOOP = f"for epoch in range(3):{INNER}"

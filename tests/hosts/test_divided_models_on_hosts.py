@@ -26,6 +26,7 @@ def expected(notebook):
         pytest.param("--strategy pipeline", "h1:2,h2:1", marks=pytest.mark.long),
         pytest.param("--strategy tensor", "h1:1,h2:1", marks=pytest.mark.long),
         pytest.param("--mesh dp=2,tp=2", "h1:2,h2:2", marks=pytest.mark.long),
+        pytest.param("--mesh dp=2,dp_shard=2", "h1:2,h2:2", marks=pytest.mark.long),
     ],
 )
 def test_a_cell_comes_to_the_same(notebook, expected, options, hosts):
@@ -61,3 +62,39 @@ def test_an_engine_or_its_host_is_lost(notebook, lab, strategy, how):
     assert notebook.value("losses") == losses
     for found, wanted in [*zip(notebook.value(WEIGHTS), weights, strict=True), *zip(notebook.value(MOMENTS), moments, strict=True)]:
         assert torch.equal(found, wanted)
+
+
+LARGE = """
+torch.manual_seed(0)
+inputs = torch.randn(64, 512)
+loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=16)
+model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 512), nn.Tanh()) for _ in range(4)], nn.Linear(512, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+losses = []
+"""
+STEPS = """%%distribute
+for epoch in range({epochs}):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+"""
+
+
+@pytest.mark.long
+def test_rows_of_a_group_that_has_a_host_go_over_the_network_once_in_a_step(notebook, lab):
+    """Twelve more steps of `zero3` are rows in each forward and each backward pass, and gradients; of groups a third of that."""
+    sent = {}
+    for options in ("--strategy zero3", "--mesh dp=2,dp_shard=2"):
+        of_cells = []
+        for epochs in (1, 4):
+            notebook.run(LARGE)
+            before = lab[1].bytes()[0]
+            notebook.run(STEPS.format(epochs=epochs).replace("%%distribute", f"%%distribute --hosts h1:2,h2:2 {options}"))
+            of_cells.append(lab[1].bytes()[0] - before)
+        sent[options] = (of_cells[1] - of_cells[0]) / 12 / notebook.value("sum(p.nbytes for p in model.parameters())")
+    zero3, groups = sent.values()
+    assert zero3 == pytest.approx(3, rel=0.2)
+    assert groups == pytest.approx(1, rel=0.2)

@@ -134,7 +134,7 @@ def test_a_cell_comes_to_the_same_where_all_parameters_are_sharded_or_says_why_n
 
 ONE_ROW = {"draws_by_name", "folders_made_anew", "held_functions", "lazy_and_saved", "shared_memory"}
 """Those whose layers have one row, or no shape before the first batch: `tensor` divides none."""
-DIVIDED = {"--strategy pipeline": 2, "--strategy tensor": 2, "--mesh dp=2,pp=2": 4, "--mesh dp=2,tp=2": 4}
+DIVIDED = {"--strategy pipeline": 2, "--strategy tensor": 2, "--mesh dp=2,dp_shard=2": 4, "--mesh dp=2,pp=2": 4, "--mesh dp=2,tp=2": 4}
 """Other ways to divide models, and on how many engines: `tests/engine/test_divided_models.py` has the cells that need none."""
 
 

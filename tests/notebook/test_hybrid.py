@@ -18,7 +18,7 @@ from tests.notebook.test_zero3 import (
     run_cell_after_cell,
 )
 
-STAGES, COLUMNS = "--mesh dp=2,pp=2", "--mesh dp=2,tp=2"
+STAGES, COLUMNS, ROWS = "--mesh dp=2,pp=2", "--mesh dp=2,tp=2", "--mesh dp=2,dp_shard=2"
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +41,17 @@ def test_cell_after_cell_with_columns_of_layers(notebook):
     assert (32, 128) not in kept[2]
 
 
+def test_cell_after_cell_with_rows_in_each_group(notebook):
+    kept, _ = run_cell_after_cell(notebook, ROWS)
+    assert (32, 128) in kept[0]
+
+
 @pytest.mark.long
 def test_a_loop_and_a_checkpoint_of_it_on_other_meshes(notebook):
     check_a_loop_and_a_checkpoint_of_it(
         notebook, STAGES, "", "--strategy auto -n 3", "--mesh pp=2", "--mesh dp_shard=4", "--mesh dp=2,pp=2", name="stages"
     )
+    check_a_loop_and_a_checkpoint_of_it(notebook, ROWS, "", "--strategy auto -n 3", "--mesh pp=2", STAGES, ROWS, name="rows")
     said = "--mesh dp=2,pp=2 is dp=2 × pp=2 = 4 engines, and there are to be 3: give degrees whose product is 3."
     assert notebook.fail("%distribute resume stages@6 -n 3").error == ("UsageError", said)
 
@@ -60,8 +66,8 @@ def test_a_loop_with_columns_of_layers_and_a_checkpoint_of_it_on_other_meshes(no
 @pytest.mark.parametrize(
     ("where", "mesh"),
     [
-        *in_turn(["True", "rank == 3"], [STAGES, COLUMNS]),
-        *(pytest.param(where, mesh, marks=pytest.mark.long) for where in ("rank == 0", "rank == 1") for mesh in (STAGES, COLUMNS)),
+        *in_turn(["True", "rank == 3"], [STAGES, COLUMNS, ROWS]),
+        *(pytest.param(where, mesh, marks=pytest.mark.long) for where in ("rank == 0", "rank == 1") for mesh in (STAGES, COLUMNS, ROWS)),
     ],
 )
 def test_an_error_of_all_ranks_or_of_one(notebook, where, mesh):
@@ -69,7 +75,7 @@ def test_an_error_of_all_ranks_or_of_one(notebook, where, mesh):
     check_an_error(notebook, mesh, where)
 
 
-@pytest.mark.parametrize("mesh", one_of(2, [STAGES, COLUMNS]))
+@pytest.mark.parametrize("mesh", one_of(2, [STAGES, COLUMNS, ROWS]))
 def test_what_the_cell_looks_at_is_that_of_one_process(notebook, mesh):
     looks = """
     losses += [[p.norm().item(), p.grad.abs().max().item()] for p in model.parameters()]
@@ -91,8 +97,16 @@ def test_a_mesh_of_one_axis_is_its_strategy(notebook):
     assert (64, 128) in notebook.value("kept")[-1]
 
 
-@pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first", "--elastic 2:4", "--engines 3", "--strategy zero3"])
-@pytest.mark.parametrize("mesh", [STAGES, COLUMNS])
+REFUSED = ["--verify first", "--elastic 2:4", "--engines 3"]
+
+
+@pytest.mark.parametrize(
+    ("mesh", "option"),
+    [
+        *((mesh, option) for mesh in (STAGES, COLUMNS) for option in ("--checkpoint-activations", *REFUSED, "--strategy zero3")),
+        *((ROWS, option) for option in (*REFUSED, "--strategy tensor")),
+    ],
+)
 def test_what_cannot_be_had_on_a_mesh_is_refused_before_the_first_step(notebook, option, mesh):
     notebook.run(SETUP)
     cell = notebook.fail(f"%%distribute {mesh} {option}{CELL}")

@@ -190,9 +190,9 @@ def test_shares_between_the_smallest_and_the_largest_are_predicted_too(name):
 
 def test_layers_divided_by_columns_and_meshes_have_rows():
     values = made("mlp")
-    found = plans(measure(CELL, values, engines=[4], device="cpu"), [find("auto"), find("pipeline"), find("tensor")], [4])
-    assert [plan.name for plan in found] == ["auto", "pipeline", "tensor", "dp=2,pp=2", "dp=2,tp=2"]
-    auto, pipeline, tensor, staged, grouped = found
+    found = plans(measure(CELL, values, engines=[4], device="cpu"), [find(name) for name in ("auto", "zero3", "pipeline", "tensor")], [4])
+    assert [plan.name for plan in found] == ["auto", "zero3", "pipeline", "tensor", "dp=2,dp_shard=2", "dp=2,pp=2", "dp=2,tp=2"]
+    auto, zero3, pipeline, tensor, sharded, staged, grouped = found
     assert [plan.option for plan in (tensor, grouped)] == ["--strategy tensor", "--mesh dp=2,tp=2"]
     linear = [values["model"][0], values["model"][2]]  # 64 kB and more
     away = sum(parameter.nbytes for layer in linear for parameter in layer.parameters())
@@ -201,6 +201,8 @@ def test_layers_divided_by_columns_and_meshes_have_rows():
     assert grouped.parameters == rest + away / 4, "what engines of a place have is fetched to compute with it, as for a moment"
     assert grouped.gradients == tensor.gradients
     assert staged.gradients < pipeline.gradients
+    assert sharded.parameters - zero3.parameters == pytest.approx(auto.gradients / 4, abs=4), "a group has all of them"
+    assert (sharded.gradients, sharded.optimizer) == (zero3.gradients, zero3.optimizer)
     assert table(found).splitlines()[-1].split()[:2] == ["4", "dp=2,tp=2"]
 
 

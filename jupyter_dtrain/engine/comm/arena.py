@@ -29,18 +29,21 @@ class Arena:
         Connects the ranks.
     num_bytes : int
         Of this rank.
+    others : SharedMemory, optional
+        Connects other ranks, which are to read it as well.
     """
 
-    def __init__(self, memory: SharedMemory, num_bytes: int) -> None:
+    def __init__(self, memory: SharedMemory, num_bytes: int, *, others: SharedMemory | None = None) -> None:
         file = os.memfd_create("jupyter-dtrain-parameters", os.MFD_CLOEXEC)
         try:
             os.ftruncate(file, max(num_bytes, 1))
             self._own = torch.frombuffer(mmap.mmap(file, max(num_bytes, 1)), dtype=torch.uint8)
             self._files = memory.open_files(file)
+            self._files_of_others = {} if others is None else others.open_files(file)
             self._memory = memory
         finally:
             os.close(file)  # what is mapped stays
-        weakref.finalize(self, _close, tuple(self._files.values()))
+        weakref.finalize(self, _close, (*self._files.values(), *self._files_of_others.values()))
 
     def own(self, offset: int, num_bytes: int) -> torch.Tensor:
         """Return a part of this rank's memory as bytes."""
@@ -48,8 +51,15 @@ class Arena:
 
     def read(self, rank: int, offset: int, into: torch.Tensor) -> None:
         """Fill `into`, a flat tensor of bytes on the CPU, with what lies at `offset` of another rank's memory."""
+        self._read(self._files[rank], offset, into)
+
+    def read_of_others(self, rank: int, offset: int, into: torch.Tensor) -> None:
+        """Do what :meth:`read` does, of a rank as it is numbered among the others."""
+        self._read(self._files_of_others[rank], offset, into)
+
+    def _read(self, file: PeerFile, offset: int, into: torch.Tensor) -> None:
         view = into.numpy().data
-        self._files[rank].read(view, offset)
+        file.read(view, offset)
         self._memory.num_read += len(view)
 
 

@@ -114,8 +114,12 @@ class SeveralHosts(Connector):
             self._server.close()
             raise
 
-    def peers(self, store: Store, *, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> Peers:  # noqa: ARG002
-        """Connect them over TCP."""
+    def peers(self, store: Store, *, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> Peers:
+        """Connect them over TCP, or, a group of one host that can be, over its memory."""
+        if len(ranks) < len(self._addresses) and len({self._addresses[other][0] for other in ranks}) == 1:
+            near = Peers.rendezvous(store, rank=rank, world_size=len(ranks), size=size, timeout=timeout)
+            if near is not None:
+                return near
         links = self._links("memory", ranks, timeout)
         again = {number: partial(self.call, ranks[number], FILES) for number in links}
         found = HostPeers(rank, links, again, self._server, size=size, timeout=timeout)

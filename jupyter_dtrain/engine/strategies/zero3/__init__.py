@@ -6,8 +6,7 @@ INFO = StrategyInfo(
     name="zero3",
     summary="also shards parameters, gradients and optimizer state (ZeRO stage 3, FSDP), for models that no engine has room for",
     implementation=f"{__name__}.strategy:Zero3",
-    supports=(EVERYDAY | {Feature.HOSTS})
-    - {Feature.VERIFY, Feature.HYBRID, Feature.COMPRESSION},  # more copies of rows would save nothing on one host
+    supports=(EVERYDAY | {Feature.HOSTS}) - {Feature.VERIFY, Feature.COMPRESSION},
     axis="dp_shard",
     divides=frozenset(Divided),
     divides_on=frozenset({"cpu"}),  # ranks read each other's rows in shared memory

@@ -105,8 +105,7 @@ class ShardedReduction:
                     average([gradient])
                     continue
                 rows = self._store.gradients.empty(shard.rows.shape, shard.dtype)
-                parts = [gradient[share.start : share.stop] for share in shard.shares]
-                self._store.memory.reduce_scatter(parts, rows, factor=1.0 / self._store.world_size, by=self._store.sums_by)
+                self._store.reduce_scatter(shard, gradient, rows)
                 shard.parameter.grad = None
                 shard.add_gradient(rows)
         for shard in unit:

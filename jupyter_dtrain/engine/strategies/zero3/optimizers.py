@@ -91,7 +91,7 @@ class ShardedSteps:
             return loss
         for shard in shards:
             shard.check()
-        with self._store.writes.writing(len(shards)), self.quiet.on():
+        with self._store.writing(shards), self.quiet.on():
             self._cut(optimizer)
             with rows_in_place(shards):
                 for params in self._a_few(optimizer, shards):

@@ -105,7 +105,7 @@ class ParameterRegistry:
 
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
         kinds = [Kind(tuple(p.shape), p.dtype, self._shares(p), self._dim(p), self._groups(p)) for p in parameters]
-        for parameter, storage in zip(parameters, allocate(self.memory, kinds), strict=True):
+        for parameter, storage in zip(parameters, self._allocate(kinds), strict=True):
             self._number += 1
             with quiet():
                 home = parameter.data if parameter.untyped_storage()._cdata in self.homes else None
@@ -114,6 +114,10 @@ class ParameterRegistry:
             self._shards.set(parameter, shard)
         self.freed.know([parameter.nbytes for parameter in parameters])
         self.memory.barrier(self._number)  # all have copied their rows
+
+    def _allocate(self, kinds: Sequence[Kind]) -> Sequence[SharedRows]:
+        """Return memory for the rows of parameters. Collective."""
+        return allocate(self.memory, kinds)
 
     def _dim(self, parameter: nn.Parameter) -> int:  # noqa: ARG002
         """Return the dim along which a parameter is sharded."""

@@ -65,7 +65,7 @@ class ParameterShard(GradientRows, ParameterWrites):
         self.storage, self.number, self.rank, self.home = storage, number, rank, home
         self.shares, self.dim, self.own, self.rows = storage.kind.shares, storage.kind.dim, storage.own, storage.rows
         with torch.no_grad(), quiet():
-            self.rows.copy_(parameter.detach()[self.own])
+            storage.fill(parameter.detach())
             self.away = torch.full((), float("nan"), dtype=self.dtype).expand(self.shape)
             torch._C._set_throw_on_mutable_data_ptr(self.away)  # for who asks for its address
             parameter.data = self.away

@@ -130,12 +130,20 @@ class ParameterStore(ParameterRegistry):
         written = [shard for shard in self.now_whole() if shard.is_written()]
         if written:
             all_ranks_come()
-            tag = sum(shard.number for shard in written)
-            with Counted(COMMUNICATION), self.writes.writing(tag):
+            with Counted(COMMUNICATION), self.writing(written):
                 for shard in written:
                     shard.write_back()
                     self.saved.follow(shard)
         self.sweep()
+
+    def writing(self, shards: Sequence[ParameterShard]) -> AbstractContextManager[None]:
+        """Let each rank write to its rows of `shards`, which nobody reads, until the end of the ``with`` block. Collective."""
+        return self.writes.writing(sum(shard.number for shard in shards))
+
+    def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
+        """Put this rank's rows of the mean of all ranks' `gradient`, (R, ...), into `rows`, (r, ...). Collective."""
+        parts = [gradient[share.start : share.stop] for share in shard.shares]
+        self.memory.reduce_scatter(parts, rows, factor=1.0 / self.world_size, by=self.sums_by)
 
     def before_call(self, module: nn.Module) -> None:  # noqa: ARG002  # of whichever
         """Do what :meth:`sync` does."""

@@ -80,7 +80,14 @@ class SharedRows:
     def __init__(self, kind: Kind, rank: int, arena: Arena, places: Sequence[int]) -> None:
         self.kind, self._rank, self._arena, self._places = kind, rank, arena, places
         self.own = kind.rows_of(rank)
-        self.rows = arena.own(places[rank], kind.num_bytes(rank)).view(kind.dtype).view(kind.shape_of(rank))
+        self.rows = self._of_arena(places[rank], rank)
+
+    def fill(self, full: torch.Tensor) -> None:
+        """Have what this rank is to have of `full`, (R, ...)."""
+        self.rows.copy_(full[self.own])
+
+    def refresh(self) -> None:
+        """Read what this rank has of other ranks' rows, after they have written to these; here nothing."""
 
     def read(self, full: torch.Tensor) -> None:
         """Put the rows of all ranks into `full`, (R, ...), which is contiguous."""
@@ -100,9 +107,17 @@ class SharedRows:
             into.copy_(self.kind.parts_of(self.rows))
         elif into.numel():
             part = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype)
-            self._arena.read(rank, self._places[rank], part.view(-1).view(torch.uint8))
+            self._arena.read(*self._nearest(rank), part.view(-1).view(torch.uint8))
             if part is not into:
                 into.copy_(part)
+
+    def _nearest(self, rank: int) -> tuple[int, int]:
+        """Return which other rank has the rows of `rank` in its memory, and where there."""
+        return rank, self._places[rank]
+
+    def _of_arena(self, place: int, rank: int) -> torch.Tensor:
+        """Return what lies in this rank's memory at `place`, which are the rows of `rank`."""
+        return self._arena.own(place, self.kind.num_bytes(rank)).view(self.kind.dtype).view(self.kind.shape_of(rank))
 
     def read_into(self, full: torch.Tensor | None) -> None:
         """Do what :meth:`read` does, if anything is given."""

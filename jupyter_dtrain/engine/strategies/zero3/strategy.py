@@ -6,16 +6,19 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch.nn.parameter import is_lazy
 
+from ....parallel_dims import DATA_PARALLEL
 from ....serialization.array_windows import storages_in_windows
 from ...comm.process_group import shared_memory
 from ...comm.shared_memory import SharedMemory
 from ...dedup import NOTHING_APART, Apart
 from ..data_parallel.strategy import DataParallel
+from .hybrid_training import HybridTraining
 from .parameter_registry import LEAST
 from .sharded_training import ShardedTraining
 
@@ -53,7 +56,9 @@ class Zero3(DataParallel):
                     say("`--strategy zero3` shards parameters of engines that compute on CPUs, with global semantics.")
                 yield
                 return
-            self._sharded = ShardedTraining(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)
+            mesh = self.context.mesh
+            kind = partial(HybridTraining, mesh=mesh) if mesh.degree(DATA_PARALLEL) > 1 else ShardedTraining
+            self._sharded = kind(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)
             with self._sharded.installed():
                 yield
 

@@ -1,4 +1,4 @@
-"""When ranks may read each other's rows: what each counts of its writes, and a flag, where the others see them.
+"""When ranks may read each other's rows: what each counts of its writes, where the others see it.
 
 A sequence lock whose writers wait for each other: a count is odd while a rank writes, and all are equal where the rows are of one moment.
 """
@@ -16,7 +16,6 @@ from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
 
 _WORD = torch.int64
-_SAID = 0x53414944
 
 
 class WriteCounts:
@@ -30,8 +29,8 @@ class WriteCounts:
 
     def __init__(self, memory: SharedMemory) -> None:
         self._memory = memory
-        self._words = Arena(memory, 2 * _WORD.itemsize)  # of each rank: writes begun and ended, and what it says
-        self._writes, self._said = self._words.own(0, 2 * _WORD.itemsize).view(_WORD).split(1)
+        self._words = Arena(memory, _WORD.itemsize)  # of each rank: writes begun and ended
+        self._writes = self._words.own(0, _WORD.itemsize).view(_WORD)
 
     @contextmanager
     def writing(self, tag: int) -> Iterator[None]:
@@ -48,20 +47,23 @@ class WriteCounts:
     def is_consistent(self) -> bool:
         """Return whether the rows of all ranks are of one moment. No collective: others may have left."""
         own = int(self._writes)
-        return own % 2 == 0 and all(word == own for word in self._words_of_others(0))
+        return own % 2 == 0 and all(word == own for word in self._words_of_others())
 
     def any_says(self, what: bool) -> bool:
-        """Return whether any rank says so. Collective; what is said stands until the next barrier but one."""
-        self._said.fill_(what)
-        self._barrier(_SAID)
-        return what or any(self._words_of_others(1))
+        """Return whether any rank says so. Collective."""
+        all_ranks_come()
+        own = torch.tensor([what], dtype=torch.uint8, device="cpu")
+        parts = [torch.empty_like(own) for _ in range(self._memory.num_ranks)]
+        with Counted(COMMUNICATION):
+            self._memory.all_gather(parts, own)
+        return any(parts)
 
-    def _words_of_others(self, index: int) -> list[int]:
+    def _words_of_others(self) -> list[int]:
         found = torch.empty(_WORD.itemsize, dtype=torch.uint8)
         words = []
         for rank in range(self._memory.num_ranks):
             if rank != self._memory.rank:
-                self._words.read(rank, index * _WORD.itemsize, found)
+                self._words.read(rank, 0, found)
                 words.append(int(found.view(_WORD)))
         return words
 

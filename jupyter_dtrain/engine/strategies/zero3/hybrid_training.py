@@ -1,0 +1,98 @@
+"""``--mesh dp=2,dp_shard=2`` on one rank (HSDP): each group of ranks has all parameters, sharded by rows within it.
+
+PyTorch's HSDP has gradients and the state of optimizers as often as there are groups. Here these are sharded over all ranks, as each
+needs no more of them than it steps on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+
+from ....parallel_dims import DATA_PARALLEL
+from ...comm.mesh import Mesh
+from ...comm.process_group import shared_memory_among
+from ...comm.shared_memory import SharedMemory
+from ..data_parallel.training import DataParallelTraining
+from .gradients import ShardedGradients
+from .group_rows import AXIS, GroupRows, allocate_in_groups, of_place
+from .parameter_registry import LEAST
+from .parameter_shard import ParameterShard
+from .parameter_store import ParameterStore
+from .sharded_rows import Kind
+from .sharded_training import ShardedTraining
+
+
+class GroupStore(ParameterStore):
+    """The sharded parameters of one rank, of which each group of ranks has all.
+
+    Parameters
+    ----------
+    memory, say, least, homes
+        As of :class:`.ParameterStore`.
+    mesh : Mesh
+        Groups along `DATA_PARALLEL`, with ranks along `AXIS` in each. Collective, the first time.
+    """
+
+    def __init__(
+        self,
+        memory: SharedMemory,
+        *,
+        mesh: Mesh,
+        say: Callable[[str], None] = lambda _: None,
+        least: int = LEAST,
+        homes: Collection[int] = (),
+    ) -> None:
+        super().__init__(memory, say=say, least=least, homes=homes)
+        self._mesh = mesh
+        self._within, self._across = (shared_memory_among(mesh.ranks_along(axis)) for axis in (AXIS, DATA_PARALLEL))
+        self.sums_by = mesh.degree(AXIS)
+
+    def _allocate(self, kinds: Sequence[Kind]) -> Sequence[GroupRows]:
+        return allocate_in_groups(self._within, self._across, kinds, self._mesh)
+
+    @contextmanager
+    def writing(self, shards: Sequence[ParameterShard]) -> Iterator[None]:
+        """Let each rank write to its rows of `shards`, until the end of the ``with`` block; then each group has them. Collective."""
+        with super().writing(shards):
+            yield
+            self.memory.barrier(len(shards))
+            for shard in shards:
+                shard.storage.refresh()
+
+    def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
+        """Put this rank's rows of the mean of all ranks' `gradient` into `rows`: the sums of the groups are added up. Collective."""
+        by_rank = [gradient[share.start : share.stop] for share in shard.shares]
+        of_group = [torch.empty_like(by_rank[rank]) for rank in of_place(self._mesh, self.rank)]
+        num_places = self._within.num_ranks
+        for group, out in enumerate(of_group):
+            self._within.reduce_scatter(by_rank[group * num_places :][:num_places], out, factor=1.0 / self.world_size)
+        self._across.reduce_scatter(of_group, rows, factor=1.0)
+
+
+class HybridTraining(ShardedTraining):
+    """The sharded parts of what a rank of a group trains.
+
+    Parameters
+    ----------
+    training, memory, say, least, homes, arrived
+        As of :class:`.ShardedTraining`.
+    mesh : Mesh
+        As of :class:`GroupStore`.
+    """
+
+    def __init__(
+        self,
+        training: DataParallelTraining,
+        memory: SharedMemory,
+        *,
+        mesh: Mesh,
+        say: Callable[[str], None] = lambda _: None,
+        least: int = LEAST,
+        homes: Collection[int] = (),
+        arrived: Sequence[object] = (),
+    ) -> None:
+        store = GroupStore(memory, mesh=mesh, say=say, least=least, homes=homes)
+        self._connect(training, store, ShardedGradients(store), say=say, arrived=arrived)
