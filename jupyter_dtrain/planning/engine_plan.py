@@ -142,6 +142,8 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
     if groups > 1:
         if info.by_blocks:  # a stage lies on the engines of all groups, which fetch it to compute with it
             whole, parameters = max(whole, parameters), -(-parameters // groups)
+        elif step.sizes:  # what a group's gradients add up to, for the other groups
+            passing += max(step.sizes) // parts * (groups - 1) // groups
         gradients, optimizer, updating = (-(-size // groups) for size in (gradients, optimizer, updating))
     return Plan(
         engines=number,

@@ -65,7 +65,7 @@ class GroupStore(ParameterStore):
     def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
         """Put this rank's rows of the mean of all ranks' `gradient` into `rows`: the sums of the groups are added up. Collective."""
         by_rank = [gradient[share.start : share.stop] for share in shard.shares]
-        of_group = [torch.empty_like(by_rank[rank]) for rank in of_place(self._mesh, self.rank)]
+        of_group = [rows if rank == self.rank else torch.empty_like(by_rank[rank]) for rank in of_place(self._mesh, self.rank)]
         num_places = self._within.num_ranks
         for group, out in enumerate(of_group):
             self._within.reduce_scatter(by_rank[group * num_places :][:num_places], out, factor=1.0 / self.world_size)
