@@ -55,10 +55,10 @@ class HostNotebook(Notebook):
 
 @pytest.fixture(scope="package")
 def lab():
-    """Ten hosts, the last seven of which no test needs for long: each is switched off by one."""
+    """Eleven hosts, the last eight of which no test needs for long: each is switched off by one."""
     if reason := why_not():
         pytest.skip(reason)
-    with VirtualHosts(10, shared=[ROOT]) as hosts:
+    with VirtualHosts(11, shared=[ROOT]) as hosts:
         yield hosts
 
 

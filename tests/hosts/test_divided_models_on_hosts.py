@@ -38,18 +38,21 @@ def test_a_cell_comes_to_the_same(notebook, expected, options, hosts):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("strategy", ["pipeline", "tensor"])
+@pytest.mark.parametrize(
+    ("options", "engines", "goes"),
+    [("--strategy pipeline", 1, 9), ("--strategy tensor", 1, 8), ("--mesh dp=2,dp_shard=2", 2, 10)],
+)
 @pytest.mark.parametrize("how", ["killed", "switched off"])
-def test_an_engine_or_its_host_is_lost(notebook, lab, strategy, how):
-    """Rank 1's, once by a signal and once with its host: h9 for one strategy, and h8 for the other."""
-    away = {"killed": 2, "switched off": 9 if strategy == "pipeline" else 8}[how]
+def test_an_engine_or_its_host_is_lost(notebook, lab, options, engines, goes, how):
+    """The first rank of the second host, once by a signal and once with its host, another one for each way to divide a model."""
+    away = {"killed": 2, "switched off": goes}[how]
     notebook.run(WIDE)
-    notebook.run(f"%distribute start --hosts h1:1,h{away}:1")
-    notebook.run(f"%%distribute --strategy {strategy}\n{TRAIN.format(epochs=8, pause=0)}")
+    notebook.run(f"%distribute start --hosts h1:{engines},h{away}:{engines}")
+    notebook.run(f"%%distribute {options}\n{TRAIN.format(epochs=8, pause=0)}")
     (weights, losses), moments = state(notebook)
     notebook.run(WIDE)
-    pid = notebook.engines()[1]
-    cell = notebook.start(f"%%distribute --strategy {strategy}\n{TRAIN.format(epochs=8, pause=0.2)}")
+    pid = notebook.engines()[engines]
+    cell = notebook.start(f"%%distribute {options}\n{TRAIN.format(epochs=8, pause=0.2)}")
     notebook.wait_for_stdout(cell, "epoch 3")
     if how == "killed":
         lab[away].run(["kill", "-9", pid])
@@ -57,8 +60,8 @@ def test_an_engine_or_its_host_is_lost(notebook, lab, strategy, how):
         lab[away].lose()
     notebook.finish(cell)
     assert cell.ok, cell.traceback
-    assert any("Lost rank 1" in notice and "resuming from step" in notice for notice in cell.notices), cell.notices
-    assert hosts_of(notebook) == ["h1", "h2" if how == "killed" else "h1"]
+    assert any("Lost rank" in notice and "resuming from step" in notice for notice in cell.notices), cell.notices
+    assert hosts_of(notebook) == ["h1"] * engines + ["h2" if how == "killed" else "h1"] * engines
     assert notebook.value("losses") == losses
     for found, wanted in [*zip(notebook.value(WEIGHTS), weights, strict=True), *zip(notebook.value(MOMENTS), moments, strict=True)]:
         assert torch.equal(found, wanted)
