@@ -14,20 +14,28 @@ the next, or to the one before, so some between others show it. Where a rank has
 where a model refuses so few (it inverts their covariance), they tell nothing: all of the batch tell it. Where there is no memory for all
 of the batch, the last samples of the share are put through instead.
 
-A dependence that makes no difference in this batch, as a branch is not taken, the operations of these calls show (`sample_flow`).
+A dependence that makes no difference in this batch, as a branch is not taken, the operations of these calls show (`sample_flow`). One
+that a number makes, as of steps, its text shows (`number_branches`).
 """
 
 from __future__ import annotations
 
+import ast
+import inspect
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import nn
 
-from ..code_inspection import code_uses, model_uses
+from ...analysis.code_objects import original_code
+from ...analysis.number_branches import mixes, mixes_by_number
+from ..code_inspection import call_uses, code_uses, model_uses
 from ..module_tree import layers_taking_statistics, modules_in
 from ..rng.global_sampling import GlobalSampling
 from ..rng.sample_sites import SampleSites
@@ -35,6 +43,7 @@ from ..rng.streams import ModelStream
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
+from ..user_frames import is_users
 from .parts_alone import Part, depends_across_samples, differs
 from .sample_flow import SampleFlow
 
@@ -163,6 +172,35 @@ def normalizes_parts(model: nn.Module) -> bool:
 def scales_tables(model: nn.Module) -> bool:
     """Return whether tables in `model` scale the rows that are looked up, in place (``max_norm``): a rank has those of its samples only."""
     return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None for module in modules_in(model))
+
+
+def mixes_later(model: nn.Module) -> bool:
+    """Return whether the code of `model` may begin to make something of several samples where a number says so (``if self.calls > 9:``)."""
+    texts: dict[str, list[ast.AST]] = {}
+
+    def note(code: CodeType, _names: set[str]) -> bool:
+        if (text := _text_of(code)) is not None:
+            texts.setdefault(code.co_name, []).append(text)
+        return False
+
+    called = set()
+    for kind, module in {type(module): module for module in modules_in(model)}.items():
+        call_uses(module.forward, note)
+        own = _text_of(getattr(module.forward, "__code__", None))
+        if own is not None and mixes(own):
+            called |= {name.rpartition(".")[2] for name, part in model.named_modules() if type(part) is kind} - {""}
+    called |= {name for name, of_name in texts.items() if any(map(mixes, of_name))} - {"forward"}
+    return any(mixes_by_number(text, called) for of_name in texts.values() for text in of_name)
+
+
+@lru_cache(maxsize=512)
+def _text_of(code: CodeType | None) -> ast.AST | None:
+    if code is None or not is_users(code.co_filename):
+        return None
+    try:
+        return ast.parse(textwrap.dedent(inspect.getsource(original_code(code) or code)))
+    except (OSError, SyntaxError, TypeError):  # no text, or a part of one
+        return None
 
 
 def shows_itself(model: nn.Module, drawing: GlobalSampling | None, sites: SampleSites | None) -> bool:

@@ -16,7 +16,7 @@ from ..tensor.agreed import failures_of
 from ..tensor.autograd_function import must_be_whole
 from ..tensor.model_io import NeedsFullBatch
 from ..tensor.redistribute import Exchange
-from .cross_sample import SamplesOfCall, scales_tables
+from .cross_sample import SamplesOfCall, mixes_later, scales_tables
 from .input_sharding import MarkedNow, marked
 from .sharded_call import ShardedCall
 from .state import hold_tensors
@@ -41,7 +41,7 @@ class FirstCall(ShardedCall):
             It is an open model, on all ranks, or has marked what it was given.
         """
         before = self._first
-        if before.reached.iterators or scales_tables(self.module):
+        if before.reached.iterators or scales_tables(self.module) or mixes_later(self.module):
             self.refused = True
             raise NeedsFullBatch
         result: Any = None

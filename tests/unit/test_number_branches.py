@@ -1,0 +1,59 @@
+"""Which functions may begin to make something of several samples where a number says so."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+
+import pytest
+
+from jupyter_dtrain.analysis.number_branches import mixes_by_number
+
+MIX = [
+    "if self.calls > 9: h = h - h.mean(0)",
+    "if self.calls > 9: h = h - h.mean(dim=0, keepdim=True)",
+    "if epoch >= 1 and self.training: h = h / h.std()",
+    "if not self.calls % 5: h = h + torch.roll(h, 1, 0)",
+    "if self.calls == 3: h = h[torch.randperm(len(h))]",
+    "if alpha < 1:\n    pass\nelse:\n    h = h / torch.linalg.norm(h)",
+    "h = h - h.mean((0, 2)) if EPOCH > 0 else h",
+    "if self.calls < 5: return h\nh = h - h.amax(0)",
+    "if self.calls < 5: return h\nif self.flag: h = torch.cumsum(h, dim=0)",
+    "if self.n.item() > 2: s = h @ h.T",
+    "if random.random() < 0.5: s = torch.mm(h, h.t())",
+    "if self.n > 2: d = torch.cdist(h, h)",
+]
+MIX_NOT = [
+    "h = h.mean(1) if self.calls > 9 else h",
+    "if self.calls > 9: h = F.softmax(h, dim=-1).sum(1, keepdim=True)",
+    "if h.dim() > 2: h = h.mean((2, 3))",
+    "if self.training: h = h - h.mean(0)",
+    "if mode == 'late': h = h - h.mean(0)",
+    "if x is None: h = h.mean()",
+    "for i in range(3):\n    if i > 0: h = h / h.norm()",
+    "B, T = h.shape\nif T > self.longest: h = h.mean()",
+    "if self.calls > 9: h = h * 0.5 + self.layers[0](h).relu()",
+    "if self.calls > 9: v, i = h.topk(3)",
+    "if self.calls > 9: h = torch.max(h, y)",
+    "if self.calls > 9: h = h @ self.weight.T",
+]
+
+
+@pytest.mark.parametrize("body", MIX)
+def test_those_that_may(body):
+    assert mixes_by_number(_function(body))
+
+
+def test_those_that_call_others_that_do():
+    text = _function("if self.calls > 9: h = self.center(h)")
+    assert mixes_by_number(text, {"center"})
+    assert not mixes_by_number(text)
+
+
+@pytest.mark.parametrize("body", MIX_NOT)
+def test_those_that_do_not(body):
+    assert not mixes_by_number(_function(body))
+
+
+def _function(body: str) -> ast.Module:
+    return ast.parse(f"def forward(self, x, epoch=0, alpha=0.0):\n    h = self.a(x)\n{textwrap.indent(body, '    ')}\n    return h\n")
