@@ -169,6 +169,23 @@ CASES = {
         "",
         "for x, y in loader:\n    out = model(x)\n    out.retain_grad()\n    loss = F.mse_loss(out, y)\n    loss.retain_grad()\n    step(2 * loss)\n    seen.append((out.grad.norm().item(), loss.grad.item()))",
     ),
+    "kept gradients of what was made of parameters": Case(
+        "table = nn.Parameter(torch.randn(2, 3))",
+        """
+        twice = table * 2
+        twice.retain_grad()
+        for number, (x, y) in enumerate(loader):
+            w = torch.tanh(table)
+            w.retain_grad()
+            loss = F.mse_loss(model(x) + x @ (w + twice).T, y)
+            (slope,) = torch.autograd.grad(loss, table, retain_graph=True)
+            seen.append((w.grad.norm().item(), twice.grad.clone(), slope.sum().item()))
+            loss.backward(retain_graph=True)
+            seen.append((w.grad.clone(), twice.grad.abs().max().item(), w.retains_grad))
+            twice.grad = None if number else twice.grad * 0.5
+        seen.append(table.grad)
+        """,
+    ),
     # -- leaves ------------------------------------------------------------------------------------------------------
     "of parameters, in their order": Case(
         "names = []\nfor name, p in model.named_parameters():\n    p.register_hook(lambda g, name=name: names.append((name, g.norm().item())))",

@@ -134,6 +134,8 @@ class PartCalls:
             self.current.keeps |= tensor.grad_fn is not None
         elif self._view is not None and hook:
             return self._view.register_hook(original, tensor, *hook)
+        elif self._view is not None and not isinstance(tensor, GlobalTensor):
+            self._view.retains(tensor)
         with torch._C.DisableTorchFunctionSubclass():
             return original(source_of(tensor), *hook)
 

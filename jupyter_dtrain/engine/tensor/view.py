@@ -6,6 +6,7 @@ model is placed again. Between them `rules` keep account. At the end everything 
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import wraps
@@ -175,7 +176,13 @@ class GlobalView:
     def in_pass(self) -> AbstractContextManager[None]:
         """Return what a backward pass runs within, that begins now."""
         self._rules.take_back_lent()
-        return read_gradients_followed(self._rules) if self._rules.read_gradients else nullcontext()
+        followed = self._rules.read_gradients or self._rules.retaining
+        return read_gradients_followed(self._rules) if followed else nullcontext()
+
+    def retains(self, tensor: torch.Tensor) -> None:
+        """Note that the cell has `tensor`, which all ranks have, retain its gradient: that is to be of the global batch."""
+        if not tensor.is_leaf:
+            self._rules.retaining.append(weakref.ref(tensor))
 
     def register_hook(self, original: Callable[..., Any], tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
         """Run `original` (``Tensor.register_hook``) for a hook that is to see, and may change, the gradient of the global batch."""

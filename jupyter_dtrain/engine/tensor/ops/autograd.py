@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,7 +34,12 @@ def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
 
 @contextmanager
 def read_gradients_followed(rules: Rules) -> Iterator[None]:
-    """Let a pass add to gradients that the cell has read, which are scaled while it runs; the cell's own object is what it adds to."""
+    """Let a pass add to gradients that the cell has read, which are scaled while it runs; the cell's own object is what it adds to.
+
+    What tensors retain that all ranks have is a sum over the ranks afterwards.
+    """
+    retaining = [(tensor, tensor.grad) for reference in rules.retaining if (tensor := reference()) is not None]
+    rules.retaining = [weakref.ref(tensor) for tensor, _ in retaining]
     read, rules.read_gradients = rules.read_gradients, []
     lent: list[tuple[torch.Tensor, Placement, GlobalTensor, torch.Tensor, int]] = []
     with torch._C.DisableTorchFunctionSubclass():
@@ -42,9 +48,15 @@ def read_gradients_followed(rules: Rules) -> Iterator[None]:
             if isinstance(gradient, GlobalTensor):
                 raw = source.grad = part_of_gradient(rules, gradient, placement)
                 lent.append((source, placement, gradient, raw, raw._version))
+        for tensor, _ in retaining:
+            tensor.grad = None
     try:
         yield
     finally:
+        for tensor, before in retaining:
+            found = None if tensor.grad is None else gradient_of(rules, tensor.grad, None)
+            with torch._C._EnableTorchFunction():
+                tensor.grad = before if found is None else found if before is None else before + found
         with torch._C.DisableTorchFunctionSubclass():
             for source, placement, gradient, raw, version in lent:
                 if source.grad is raw:  # else it is another tensor, as it is after a pass that makes a graph

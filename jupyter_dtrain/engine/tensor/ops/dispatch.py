@@ -7,6 +7,7 @@ whole tensors: always right, at worst slower, and the run says so.
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -56,6 +57,7 @@ class Rules(KeptFulls):
     refusing: Container[Any] = ()  # functions that refuse some values: a class that there is not, a matrix without an inverse
     gradient_scale: float = field(init=False)  # of the ranks' parts of gradients that are on their way
     read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
+    retaining: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # what all ranks have, made of parameters
     without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
     count_targets: bool = False  # in every batch: one has come that is ignored
     used: bool = False  # an operation, or a model, has been given a part of something
