@@ -1,4 +1,4 @@
-"""What the cell does with sharded parameters, where PyTorch lets it be seen: each operation on one fetches that one."""
+"""Operations of the cell on sharded parameters: each is intercepted, and gathers the parameters that it reads."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .parameter_store import ParameterStore
 from .sharded_rows import quiet
 
 MOST_WRITTEN = 1 << 26
-"""Bytes of parameters that the cell has written to, and that are whole until the ranks are at one place."""
+"""Bytes of parameters that may stay full because the cell has written to them, until the ranks reach a common place."""
 
 SHARE_MEMORY = frozenset(
     """
@@ -52,11 +52,11 @@ PAST_PYTHON: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (torch._C.ScriptFunction, "__call__", _as_it_is),
     (NestedTensor, "__torch_function__", staticmethod),  # asked before a parameter's, and asks none
 )
-"""What is given parameters past ``__torch_function__``: owner, name, and how the owner has it."""
+"""Functions that get parameters without ``__torch_function__``: owner, name, and how the owner holds them."""
 
 
 class ParameterAccess:
-    """Operations of the cell on the parameters of `store`."""
+    """Intercepts operations of the cell on the parameters of `store`."""
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
@@ -110,7 +110,7 @@ class ParameterAccess:
 
     @contextmanager
     def installed(self, full_tensor: Callable[[Any], Any]) -> Iterator[None]:
-        """Let parameters be fetched where they are touched, until the end of the ``with`` block.
+        """Gather parameters where operations use them, in the ``with`` block.
 
         Parameters
         ----------
@@ -142,7 +142,7 @@ class ParameterAccess:
             yield
 
     def _transform(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` (of torch.func, below ``__torch_function__``) so that it gets parameters which stay whole."""
+        """Wrap `function` (of torch.func, below ``__torch_function__``) so that its parameters are full, and stay so."""
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -153,11 +153,11 @@ class ParameterAccess:
         return called
 
     def _own_function(self) -> Callable[..., Any]:
-        """Return what runs functions of the user's own, which PyTorch gives parameters past ``__torch_function__``."""
+        """Wrap what runs the user's own functions, to which PyTorch passes parameters without ``__torch_function__``."""
         return self._whole_for(current_apply())
 
     def _whole_for(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, which reads parameters past ``__torch_function__``, so that it gets them whole."""
+        """Wrap `function`, which reads parameters without ``__torch_function__``, so that they are full."""
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -175,7 +175,7 @@ class ParameterAccess:
 
 
 def _but_parameters(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return what tells of no sharded parameter: of plain ones, encoders in evaluation take a way that leaves out what is padded."""
+    """Hide sharded parameters from ``has_torch_function``: with plain ones, encoders in evaluation take the path that skips padding."""
 
     @wraps(original)
     def has_torch_function(values: Any) -> bool:
@@ -185,7 +185,7 @@ def _but_parameters(original: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _not_in_the_cell(original: Any, strategy: str) -> Callable[[], Any]:
-    """Return what lets no code of the user's turn off that parameters are fetched: it would read what is not there."""
+    """Refuse the user's code to switch off ``__torch_function__``: it would read parameters that are not gathered."""
     of_user = cache(is_users)
 
     def disabled() -> Any:
@@ -199,7 +199,7 @@ def _not_in_the_cell(original: Any, strategy: str) -> Callable[[], Any]:
 
 
 class Named:
-    """An operation that the rules of tensors that span the ranks run."""
+    """An operation that the rules of global tensors run."""
 
     def __init__(self, func: Any, rules: Callable[..., Any]) -> None:
         self._func, self._rules = func, rules

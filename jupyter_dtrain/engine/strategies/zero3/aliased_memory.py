@@ -1,7 +1,7 @@
-"""Memory of a parameter that something else looks into: an array, another tensor. Where nothing tells who writes, all ranks keep all of it.
+"""Parameters whose memory something else shares: a NumPy array, another tensor. Where writes cannot be seen, they are replicated.
 
-How many storages' holders there are PyTorch says (:func:`has_others`). It does not say who else has memory that is not its own, which an
-array of NumPy's may be: such a storage cannot be resized. What ``torch.load`` has read is of that kind too, and nobody else's.
+PyTorch counts the references to a storage (:func:`has_others`). It does not know who else uses memory that it has not allocated, such as
+that of a NumPy array: a storage of this kind cannot be resized. Storages that ``torch.load`` makes are of this kind too, but not shared.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from .sharded_rows import quiet
 
 NOT_PYTORCHS = "their memory may be an array's"
 _MOST_LOOKED_AT = 1 << 18
-"""Objects of what ``torch.load`` returns that are looked through: what is behind them counts as an array's."""
+"""Objects in the result of ``torch.load`` that are searched for storages; storages beyond these count as an array's."""
 _NO_TENSORS = (type, ModuleType, FunctionType, str, bytes, int, float)
 
 
 class OwnMemory:
-    """Storages that no array looks into though they cannot be resized: what ``torch.load`` has made in the cell, and buffers.
+    """Storages that no array shares although they cannot be resized: those of ``torch.load`` in the cell, and buffers.
 
     Parameters
     ----------
     pool : BufferPool
-        Has memory for whole parameters.
+        Provides memory for full parameters.
     """
 
     def __init__(self, pool: BufferPool) -> None:
@@ -43,7 +43,7 @@ class OwnMemory:
         self._loaded: list[StorageWeakRef] = []
 
     def of_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `original` (what ``torch.load`` reads by) so that what it makes is known."""
+        """Wrap `original`, by which ``torch.load`` reads, to note the storages that it makes."""
 
         @wraps(original)
         def load(*args: Any, **kwargs: Any) -> Any:
@@ -55,13 +55,13 @@ class OwnMemory:
         return load
 
     def is_arrays(self, storage: torch.UntypedStorage) -> bool:
-        """Return whether the memory of `storage`, which did not come from the notebook, may be an array's, or a buffer's."""
+        """Return whether the memory of `storage`, which did not come from the notebook, may be that of an array or a buffer."""
         if storage.resizable() or self._pool.has(storage):
             return False
         return all(one.cdata != storage._cdata for one in self._loaded)
 
     def is_looked_into(self, storage: torch.UntypedStorage, homes: Collection[int], *, is_made: bool = False) -> bool:
-        """Return whether somebody else has the memory of a tensor, whom the cell may write or read by.
+        """Return whether another object shares the memory of a tensor, through which the cell may write to it or read it.
 
         Parameters
         ----------
@@ -93,12 +93,12 @@ def _storages_behind(value: object) -> list[torch.UntypedStorage]:
 
 
 def has_others(storage: torch.UntypedStorage, homes: Collection[int], held: int = 1) -> bool:
-    """Return whether something holds `storage` besides `held` tensors and the caller, and, of what is in `homes`, who keeps those."""
+    """Return whether `storage` has references besides `held` tensors, the caller and, if it is in `homes`, its known holders."""
     return bool(torch._C._storage_Use_Count(storage._cdata) > held + 1 + (storage._cdata in homes))
 
 
 class SetMemory:
-    """What ``parameter.data`` was set to: it becomes the parameter's alone, or the parameter is whole on all ranks from then on.
+    """Handles ``parameter.data = …``: the new memory becomes the parameter's own, or the parameter is replicated from then on.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class SetMemory:
         self._memory, self._own = memory, own
 
     def settle(self, set_now: Sequence[ParameterShard], whole: Sequence[ParameterShard]) -> list[ParameterShard]:
-        """Let what was set be the parameters' own, and return those whose memory something else has. Collective.
+        """Give parameters whose ``data`` was set their own memory; return those whose memory something else shares. Collective.
 
         Parameters
         ----------
@@ -132,7 +132,7 @@ class SetMemory:
         return [shard for shard in whole if shard.number in numbers]
 
     def _is_shared(self, group: Sequence[ParameterShard]) -> bool:
-        """Return whether others look into the memory of parameters, or several of these into the same part of it."""
+        """Return whether other objects share the memory of parameters, or several parameters the same part of it."""
         with quiet():
             storage = _full(group[0]).untyped_storage()
             own = sum(2 + (shard._data is not None) for shard in group)  # `full`, the parameter, and what ``data`` gives
@@ -155,6 +155,6 @@ def _storage(shard: ParameterShard) -> int:
 
 
 def _extent(tensor: torch.Tensor) -> int:
-    """Return how many bytes there are from the first number of a tensor to behind its last."""
+    """Return the number of bytes from the first element of a tensor to the end of its last one."""
     last = sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
     return (last + 1) * tensor.element_size() if tensor.numel() else 0

@@ -1,8 +1,8 @@
-"""Memory for what is whole for a moment: parameters of a unit in its call, rows of gradients from step to step, whole gradients.
+"""Buffers for gathered parameters and for rows of gradients, reused from step to step.
 
-Engines ask glibc to return nothing to the system while a cell runs, so that a step finds the memory of the one before. For blocks of a
-parameter's size that come and go between smaller ones this fails: a hole is soon taken by something small, and the heap grows by another
-block. So what is ours lies outside the heap and is used again, and what autograd and optimizers make goes back when they free it.
+Engines keep freed memory while a cell runs, so that a step finds the memory of the one before. With blocks of a parameter's size between
+smaller ones this fragments the heap: a hole is soon taken by something small, and the heap grows by another block. So these buffers lie
+outside the heap, and memory of this size that autograd and optimizers free goes back to the system.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from ....system.resources import give_back_at_once
 from .sharded_rows import quiet
 
 _SMALLEST = 1 << 20
-"""Bytes from which on new memory, which the system gives a page at a time, costs little beside what it is for."""
+"""Size in bytes above which the page faults of new memory cost little beside the copy into it."""
 
 
 class BufferPool:
-    """Blocks of memory, each given out again once nobody but the pool holds it: what a cell or a graph keeps is its own."""
+    """Blocks of memory, each reused once only the pool references it: a block that the cell or a graph keeps is not touched."""
 
     def __init__(self) -> None:
         self._blocks: list[torch.UntypedStorage] = []  # the least recently used first
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes there are, given out or not."""
+        """Bytes of all blocks, in use or not."""
         return sum(block.nbytes() for block in self._blocks)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor of undefined numbers."""
+        """Return an uninitialized tensor."""
         size = torch.Size(shape).numel() * dtype.itemsize  # and no more: what a snapshot has of it is all of a tensor
         with quiet(), torch.no_grad():
             block = next((block for block in reversed(self._blocks) if block.nbytes() == size and _is_free(block)), None)
@@ -45,11 +45,11 @@ class BufferPool:
             return torch.empty(0, dtype=dtype).set_(block, 0, tuple(shape), strides)
 
     def has(self, storage: torch.UntypedStorage) -> bool:
-        """Return whether a block is of this pool."""
+        """Return whether `storage` is a block of this pool."""
         return any(block._cdata == storage._cdata for block in self._blocks)
 
     def trim(self, limit: int) -> None:
-        """Let the system have the least recently used of what is free, until that is at most `limit` bytes."""
+        """Free the least recently used blocks that are not in use, until these take at most `limit` bytes."""
         free = [block for block in self._blocks if _is_free(block)]
         num_bytes = sum(block.nbytes() for block in free)
         for block in free:
@@ -63,7 +63,7 @@ class BufferPool:
 
 
 class FreedMemory:
-    """Lets what is freed of the size of a parameter go back to the system."""
+    """Makes the allocator return freed memory of the size of a parameter to the system."""
 
     def __init__(self) -> None:
         self._sizes: list[int] = []
@@ -76,7 +76,7 @@ class FreedMemory:
 
     @contextmanager
     def given_back(self) -> Iterator[None]:
-        """Give it back until the end of the ``with`` block."""
+        """Return such memory in the ``with`` block."""
         self._is_on = True
         try:
             self._set()
@@ -91,7 +91,7 @@ class FreedMemory:
 
 
 def size_of_most(sizes: Sequence[int]) -> int:
-    """Return the size from which on things have nine tenths of all bytes."""
+    """Return the largest size such that sizes from it on add up to nine tenths of all bytes."""
     left = sum(sizes) / 10
     for size in sorted(sizes):
         left -= size

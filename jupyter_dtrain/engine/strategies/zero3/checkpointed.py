@@ -1,11 +1,11 @@
-"""Sharded parameters that others than this project keep for the backward pass: activation checkpointing, and hooks of the cell's own.
+"""Sharded parameters that are saved for the backward pass by activation checkpointing, or by saved-tensor hooks of the cell.
 
-PyTorch keeps what :func:`torch.utils.checkpoint.checkpoint` is called on as a graph does, and gives a plain tensor for it in the backward
-pass. Of a parameter whose numbers are away that would have none, and what is compiled would be compiled once more, for another type. So it
-is kept as the object that it is, and is in the backward pass what it was in the first run: whole, or computed with by parts.
+PyTorch saves the arguments of :func:`torch.utils.checkpoint.checkpoint` as autograd does, and passes plain tensors in the backward pass.
+For a parameter that is not gathered such a tensor would have no values, and a compiled function would be compiled again, for another type.
+So the parameter itself is saved. In the recomputation it is what it was in the forward pass: full, or computed with by parts.
 
-Hooks of the cell's own (:class:`torch.autograd.graph.saved_tensors_hooks`) may keep the very parameter that they are given, and return it
-when its numbers are away again.
+Saved-tensor hooks of the cell (:class:`torch.autograd.graph.saved_tensors_hooks`) may keep the very parameter that they are given, and
+return it when it is no longer gathered.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from .sharded_rows import quiet
 
 
 class _Kept:
-    """A parameter, and the version of its numbers."""
+    """A parameter, and its version when it was saved."""
 
     def __init__(self, parameter: nn.Parameter) -> None:
         self.parameter, self.version = parameter, parameter._version
 
     def unpack(self) -> nn.Parameter:
-        """Return it, or raise where it was written to since."""
+        """Return the parameter, or raise if it was written to since."""
         if self.parameter._version != self.version:
             raise changed_in_place(f"a parameter of shape {tuple(self.parameter.shape)}", now=self.parameter._version, then=self.version)
         return self.parameter
@@ -41,7 +41,7 @@ class _Kept:
 
 @contextmanager
 def kept_as_they_are(store: ParameterStore) -> Iterator[None]:
-    """Let checkpointing keep the parameters of `store` themselves, until the end of the ``with`` block."""
+    """Let activation checkpoints save the parameters of `store` themselves, in the ``with`` block."""
     save, get = _CheckpointFrame.save_inputs, _CheckpointFrame.get_inputs
 
     def save_inputs(frame: Any, *args: Any) -> None:
@@ -63,7 +63,7 @@ def kept_as_they_are(store: ParameterStore) -> Iterator[None]:
 
 
 def _whole_at_last(store: ParameterStore, enter: Callable[[saved_tensors_hooks], None]) -> Callable[[saved_tensors_hooks], None]:
-    """Return `enter`, which lets hooks be asked, so that a parameter of `store` that others' return is whole."""
+    """Wrap `enter`, which activates saved-tensor hooks, so that a parameter of `store` that the cell's hooks unpack is full."""
 
     @wraps(enter)
     def entered(hooks: saved_tensors_hooks) -> None:
@@ -78,7 +78,7 @@ def _whole_at_last(store: ParameterStore, enter: Callable[[saved_tensors_hooks],
 
 
 def _run_in(around: Callable[[], AbstractContextManager[None]], recompute: Callable[..., None]) -> Callable[..., None]:
-    """Return `recompute` so that it is run in a ``with`` block of what `around` returns."""
+    """Wrap `recompute` to run within the context manager that `around` returns."""
 
     @wraps(recompute)
     def run(*args: Any) -> None:

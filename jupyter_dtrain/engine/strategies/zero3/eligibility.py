@@ -1,4 +1,4 @@
-"""Which parameters are sharded, and of the others why not: what cannot be followed is on every rank, and the user is told."""
+"""Which parameters can be sharded. The others are replicated, and a note to the user says why."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sharded_rows import quiet
 
 
 def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[int, str]:
-    """Return why parameters of `module` are on every rank, by their ``id``. `follows_writes`: what its code writes to them is seen."""
+    """Return why parameters of `module` are replicated, by their ``id``. `follows_writes`: writes by its code are intercepted."""
     found: dict[int, str] = {}
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -29,7 +29,7 @@ def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[i
 
 
 def why_not(parameter: nn.Parameter, world_size: int, *, homes: Collection[int], own: OwnMemory, dim: int = 0) -> str | None:
-    """Return why a parameter is on every rank; empty: it need not be told.
+    """Return why a parameter is replicated, ``None`` if it is sharded; empty if the user need not be told.
 
     What came with memory in `homes` has one who holds that. What `own` knows has nobody. `dim` is that along which it would be sharded.
     """

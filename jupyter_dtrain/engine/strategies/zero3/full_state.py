@@ -1,9 +1,8 @@
-"""Parameters, gradients and what optimizers keep of them, as one process has them: in a snapshot, and where they are returned.
+"""Full parameters, gradients and optimizer state, for a snapshot and for the end of the cell.
 
-Nobody has all of it at once. For a snapshot each tensor is put together by one rank, which writes it for all, in the file where it is to
-lie (:mod:`...snapshot.put_together`); something stands for it that takes no memory, and is written without its bytes (:mod:`...dedup`). So
-what is written is what any strategy writes, and a run can go on from it under another one, or on another number of engines. What is
-returned is put together on rank 0, one after the other.
+No rank has all of it at once. For a snapshot, one rank gathers each tensor straight into its file (:mod:`...snapshot.put_together`). The
+others pickle a placeholder, without its bytes (:mod:`...dedup`). So a snapshot looks the same under any strategy: a run can resume from
+it under another one, or on another number of engines. At the end of the cell rank 0 gathers tensor after tensor.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .sharded_rows import give_back, put_together, quiet
 
 
 class FullState:
-    """What the ranks have of sharded parameters, put together.
+    """Gathers sharded parameters, gradients and optimizer state.
 
     Parameters
     ----------
@@ -38,7 +37,7 @@ class FullState:
 
     @contextmanager
     def standing_in(self) -> Iterator[Apart]:
-        """Let there be what stands for each tensor, and who is to read all of it, until the end of the ``with`` block. Collective."""
+        """Put a placeholder in the place of each sharded tensor, with the rank that writes the full one. Collective."""
         self._store.sync()
         with self._steps.quiet.on(), ExitStack() as stack:
             shards, sharded = self._store.shards(), self._steps.sharded()
@@ -70,13 +69,13 @@ class FullState:
             yield Apart(frozenset(id(optimizer) for optimizer, *_ in sharded), tuple(held))
 
     def _gather(self, shard: ParameterShard, gradient: torch.Tensor, owner: int, into: torch.Tensor | None) -> None:
-        """Put all rows of a gradient, of which this rank has `gradient`, into what the `owner` gives. Collective."""
+        """Gather a gradient, of which `gradient` are the rows of this rank, in `into` on the `owner`. Collective."""
         put_together(shard.storage.kind, self._store.memory, gradient, into if owner == self._store.rank else None)
 
     # -- where it is returned ----------------------------------------------------------------------------------------
 
     def make_whole(self, *, on: int | None = None) -> None:
-        """Let a rank, or all, have all of it, and plain parameters; the others have no gradients any more. Collective."""
+        """Make parameters plain, full ones on rank `on`, or on all ranks; the other ranks lose their gradients. Collective."""
         self._store.sync()
         is_here = on is None or on == self._store.rank
         if is_here:
@@ -93,7 +92,7 @@ class FullState:
         self._store.memory.barrier(0)  # what the ranks had is read
 
     def make_whole_alone(self) -> bool:
-        """Let this rank have all but gradients without a collective, as others may have left; return whether nothing is missing.
+        """Gather all but gradients on this rank without a collective, as others may have left; return whether nothing is missing.
 
         Where others were writing, there is again what came from the notebook.
         """
@@ -119,14 +118,14 @@ class FullState:
 
 
 def _read(like: torch.Tensor, read: Callable[[torch.Tensor | None], None], flat: torch.Tensor | None) -> None:
-    """Let `read` fill the bytes of `flat`, which are those of a tensor that is `like` another."""
+    """Let `read` fill `flat`, the bytes of a tensor with the dtype and shape of `like`."""
     with quiet(), torch.no_grad(), Counted(COMMUNICATION):
         read(None if flat is None else flat.view(like.dtype).view(like.shape))
 
 
 @contextmanager
 def _shown(of: dict[object, object], key: object, full: torch.Tensor, old: torch.Tensor | None) -> Iterator[None]:
-    """Let a state have `full`, in the notebook's own tensor if there is one, until the end of the ``with`` block."""
+    """Put `full` in the place of an optimizer state, in the notebook's own tensor if there is one, in the ``with`` block."""
     rows, numbers = of[key], None if old is None else old.data
     if old is not None:
         old.data = full

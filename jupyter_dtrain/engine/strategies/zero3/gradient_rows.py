@@ -1,4 +1,4 @@
-"""The gradient of a sharded parameter: rows of it on each rank, which the cell sees as one tensor that spans them."""
+"""The gradient of a sharded parameter: its rows on each rank, which the cell sees as one global tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sharded_rows import quiet
 
 
 class GradientRows(ABC):
-    """What a rank has of the gradient of a parameter.
+    """The rows of a parameter's gradient on one rank.
 
     Attributes
     ----------
@@ -45,15 +45,15 @@ class GradientRows(ABC):
     @property
     @abstractmethod
     def parameter(self) -> nn.Parameter:
-        """The cell's object, whose own gradient is what is whole."""
+        """The parameter, the object that the cell has. Its own ``grad`` is set where the gradient is full."""
 
     @property
     def gradient(self) -> torch.Tensor | None:
-        """The rows of the gradient: those of what the cell sees of it, which it may have given others. (r, ...)."""
+        """The rows of the gradient, also those of the global tensor that the cell may reference. (r, ...)."""
         return self._gradient if self._gradient_view is None else to_local(self._gradient_view)
 
     def read_gradient(self) -> torch.Tensor | None:
-        """Return what the cell sees as ``parameter.grad``: rows of which are on each rank, or what it has set."""
+        """Return what the cell gets as ``parameter.grad``: a global tensor of the rows, or what it has set itself."""
         with quiet():
             if self._gradient is None:
                 return self.parameter.grad
@@ -62,7 +62,7 @@ class GradientRows(ABC):
             return self._gradient_view
 
     def set_gradient(self, value: torch.Tensor | None) -> None:
-        """Let ``parameter.grad`` be `value`, which is whole, or has its rows on the ranks as the parameter has them."""
+        """Set ``parameter.grad`` to `value`: a full tensor, or a global one that is sharded as the parameter is."""
         if value is not None and value is self._gradient_view:
             return
         self._gradient = self._gradient_view = None
@@ -74,7 +74,7 @@ class GradientRows(ABC):
                 self.parameter.grad = value
 
     def has_rows_of(self, value: GlobalTensor) -> bool:
-        """Return whether `value` has its rows on the ranks as the parameter has them, and nothing behind it."""
+        """Return whether `value` is sharded as the parameter is, and has no autograd graph."""
         with quiet():
             alike = value.dtype == self.dtype and value.shape == self.rows.shape and not value.requires_grad
             return alike and value.placement == Shard(self.dim, self.shares[self.rank])
@@ -89,7 +89,7 @@ class GradientRows(ABC):
                 own.add_(rows)
 
     def cut_gradient(self) -> None:
-        """Keep the rows alone of a gradient that is whole."""
+        """Cut a full gradient down to the rows of this rank."""
         with quiet(), torch.no_grad():
             whole = self.parameter.grad
             if self._gradient is None and whole is not None:

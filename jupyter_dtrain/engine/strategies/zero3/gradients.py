@@ -1,7 +1,7 @@
-"""A backward pass that leaves each rank the rows of sharded gradients: reduced unit by unit, in one order on all ranks.
+"""A backward pass that reduce-scatters the gradients of sharded parameters, unit by unit, in the same order on all ranks.
 
-The engine of autograd comes to the leaves in an order of each rank's own. So a gradient that is there waits for its turn: first that of
-the parameters that are last in the model. Before a pass the ranks tell each other which of the parameters each will come to.
+Autograd may reach the leaves in another order on each rank. So a gradient that is ready waits for its turn: units at the end of the model
+are reduced first. Before a pass the ranks exchange which parameters each of them will reach.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .sharded_rows import quiet
 
 
 class ShardedReduction:
-    """The reduction of one backward pass.
+    """The reduce-scatters of one backward pass.
 
     Parameters
     ----------
     store : ParameterStore
     shards : sequence of ParameterShard
-        Those that a rank may come to, in the order in which they are reduced.
+        Those that the pass may reach, in the order in which they are reduced.
     reached : set of int
-        The ``id`` of each of these that this rank comes to.
+        The ``id`` of each of these that the pass reaches on this rank.
     """
 
     def __init__(self, store: ParameterStore, shards: Sequence[ParameterShard], reached: frozenset[int]) -> None:
@@ -50,7 +50,7 @@ class ShardedReduction:
 
     @contextmanager
     def during(self) -> Iterator[Callable[[], None]]:
-        """Reduce what the pass comes to, until the end of the ``with`` block; what is given does so with the rest, when it is over."""
+        """Reduce gradients as the pass in the ``with`` block reaches them; the function that is yielded reduces the rest after it."""
         handles = []
         for shard in (shard for unit in self._units for shard in unit):
             with quiet():
@@ -76,7 +76,7 @@ class ShardedReduction:
         self._forget_what_has_none()
 
     def _forget_what_has_none(self) -> None:
-        """Leave no gradient where no rank had one: a function on the way there has none."""
+        """Leave no gradient where no rank has computed one: a function on the way returns none."""
         reduced = [shard for unit in self._units for shard in unit]
         if not reduced:
             return
@@ -113,7 +113,7 @@ class ShardedReduction:
 
 
 def _by_any(reached: Sequence[bool]) -> list[bool]:
-    """Return which parameters any rank comes to. Collective."""
+    """Return of which parameters the flag is set on any rank. Collective."""
     own = torch.tensor(reached, dtype=torch.uint8, device="cpu")
     parts = [torch.empty_like(own) for _ in range(torch.distributed.get_world_size())]
     all_gather(parts, own)
@@ -121,7 +121,7 @@ def _by_any(reached: Sequence[bool]) -> list[bool]:
 
 
 class ShardedGradients:
-    """The gradients of sharded parameters, as :class:`.GradientSync` knows them.
+    """Handles the gradients of sharded parameters for :class:`.GradientSync`.
 
     Parameters
     ----------
@@ -132,21 +132,21 @@ class ShardedGradients:
         self._store = store
 
     def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of `leaves` whose gradients are sharded. Collective: what has hooks, which are to see all of it, is so no more."""
+        """Return those of `leaves` whose gradients are sharded. Collective: parameters with hooks, which need full ones, are replicated."""
         sharded = [leaf for leaf in leaves if (shard := self._store.shard_of(leaf)) is not None and not shard.is_pinned]
         hooked = [leaf for leaf in sharded if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
         self._store.replicate(hooked, "they have hooks")
         return [leaf for leaf in sharded if self._store.shard_of(leaf) is not None]
 
     def begins(self, one: BackwardPass) -> None:
-        """Go through any pass."""
+        """Accept any pass."""
 
     def around(self, one: BackwardPass) -> BackwardPass:
-        """Return `one`: each rank runs its own."""
+        """Return `one`: each rank runs its own pass."""
         return one
 
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
-        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective.
+        """Reduce the gradients of `wanted` in a pass that reaches `reached` on this rank, in the ``with`` block. Collective.
 
         What is given is to be called when the pass is over, before anything else is exchanged.
         """

@@ -1,7 +1,8 @@
-"""Rows of which each group of ranks has all: a rank reads those of its own group alone, which may be on its own host.
+"""Sharded rows with a replica in each group of ranks (HSDP): a rank gathers a parameter from its own group, which may be on one host.
 
-The rows that a rank steps on lie in its memory beside copies of those that the ranks of its place in the other groups have. After a
-step it reads these anew: once, where ranks of all groups would read each other's rows in every forward and every backward pass.
+Rank ``(g, s)`` of the mesh updates one shard. Its memory also has copies of the shards of all other ranks ``(·, s)``, so that the ranks
+of a group together have every row. The copies are refreshed once, after an optimizer step. Without them, ranks of all groups would
+read each other's rows in each forward and each backward pass.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ AXIS = "dp_shard"
 
 
 class GroupRows(SharedRows):
-    """The rows of one thing that a rank has for its group: its own, and those of its place in the other groups.
+    """The rows that a rank holds for its group: its own shard, and copies of the shards of its place in the other groups.
 
     Parameters
     ----------
@@ -29,9 +30,9 @@ class GroupRows(SharedRows):
     mesh : Mesh
         Groups along `DATA_PARALLEL`, with ranks along `AXIS` in each.
     arena : Arena
-        Of the rank's group; the others are those of its place.
+        Connects the ranks of the group; its others are the ranks of the same place in the other groups.
     starts : sequence of int
-        Where each rank has what it has, in its memory.
+        Offset of each rank's rows, copies included, in its memory.
     """
 
     def __init__(self, kind: Kind, mesh: Mesh, arena: Arena, starts: Sequence[int]) -> None:
@@ -44,13 +45,13 @@ class GroupRows(SharedRows):
         self._copies = {rank: self._of_arena(self._holders[rank][1], rank) for rank in self._others}
 
     def fill(self, full: torch.Tensor) -> None:
-        """Have what this rank is to have of `full`, (R, ...)."""
+        """Copy this rank's rows, and those that it replicates, from `full`, (R, ...)."""
         super().fill(full)
         for rank, copy in self._copies.items():
             copy.copy_(full[self.kind.rows_of(rank)])
 
     def refresh(self) -> None:
-        """Read the rows of this rank's place in the other groups, after these have written to them."""
+        """Copy the rows of this rank's place in the other groups again, after their ranks have written to them."""
         with quiet(), torch.no_grad():
             for rank, copy in self._copies.items():
                 if copy.numel():
@@ -68,12 +69,12 @@ class GroupRows(SharedRows):
 
 
 def allocate_in_groups(within: SharedMemory, across: SharedMemory, kinds: Sequence[Kind], mesh: Mesh) -> list[GroupRows]:
-    """Return memory for the rows of `kinds`, the same on all ranks. Collective.
+    """Allocate memory for the rows of `kinds`, the same on all ranks. Collective.
 
     Parameters
     ----------
     within, across : SharedMemory
-        Connect the ranks of this one's group, and those of its place in all groups.
+        Connect the ranks of this rank's group, and the ranks of its place in all groups.
     kinds : sequence of Kind
     mesh : Mesh
     """
@@ -83,10 +84,10 @@ def allocate_in_groups(within: SharedMemory, across: SharedMemory, kinds: Sequen
 
 
 def of_place(mesh: Mesh, rank: int) -> list[int]:
-    """Return the ranks that have the place of `rank` in their groups, group by group."""
+    """Return the ranks at the same place as `rank` in their groups, in the order of the groups."""
     return Mesh(rank, mesh.degrees).ranks_along(DATA_PARALLEL)
 
 
 def _before(kind: Kind, mesh: Mesh, rank: int) -> int:
-    """Return the bytes of the rows that lie before those of `rank` where a rank has those of its place in all groups."""
+    """Return the offset in bytes of the rows of `rank` among those that each rank of its place holds."""
     return sum(kind.num_bytes(other) for other in of_place(mesh, rank)[: mesh.index(DATA_PARALLEL, rank)])

@@ -1,7 +1,7 @@
-"""``--mesh dp=2,dp_shard=2`` on one rank (HSDP): each group of ranks has all parameters, sharded by rows within it.
+"""``--mesh dp=2,dp_shard=2`` on one rank (HSDP): parameters are replicated over groups of ranks and sharded by rows within each.
 
-PyTorch's HSDP has gradients and the state of optimizers as often as there are groups. Here these are sharded over all ranks, as each
-needs no more of them than it steps on.
+PyTorch's HSDP also replicates gradients and optimizer state over the groups. Here these are sharded over all ranks: a rank needs them
+only for the rows that it updates.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .sharded_training import ShardedTraining
 
 
 class GroupStore(ParameterStore):
-    """The sharded parameters of one rank, of which each group of ranks has all.
+    """The sharded parameters of one rank, replicated over groups of ranks.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class GroupStore(ParameterStore):
 
     @contextmanager
     def writing(self, shards: Sequence[ParameterShard]) -> Iterator[None]:
-        """Let each rank write to its rows of `shards`, until the end of the ``with`` block; then each group has them. Collective."""
+        """Let each rank write to its rows of `shards` in the ``with`` block, and refresh their replicas at its end. Collective."""
         with super().writing(shards):
             yield
             self.memory.barrier(len(shards))
@@ -63,7 +63,7 @@ class GroupStore(ParameterStore):
                 shard.storage.refresh()
 
     def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
-        """Put this rank's rows of the mean of all ranks' `gradient` into `rows`: the sums of the groups are added up. Collective."""
+        """Reduce-scatter the mean of `gradient`, (R, ...), into `rows`, (r, ...): within the group, then over groups. Collective."""
         by_rank = [gradient[share.start : share.stop] for share in shard.shares]
         of_group = [rows if rank == self.rank else torch.empty_like(by_rank[rank]) for rank in of_place(self._mesh, self.rank)]
         num_places = self._within.num_ranks
@@ -73,7 +73,7 @@ class GroupStore(ParameterStore):
 
 
 class HybridTraining(ShardedTraining):
-    """The sharded parts of what a rank of a group trains.
+    """What a rank trains, sharded within its group.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Steps of optimizers on the rows of sharded parameters, and what optimizers keep of these.
+"""Optimizer steps on the rows of sharded parameters, and the optimizer state, sharded in the same way.
 
-An optimizer that updates each number by itself comes to the same on rows as on the whole, so it is given those for the time of its step.
-What the cell reads of its state is whole, and a step later each rank is back to its rows. Others see parameters and gradients whole.
+An optimizer that updates each element by itself computes the same on rows as on full parameters, so its step gets the rows. When the cell
+reads its state, it gets full tensors, until the next step. Other optimizers get full parameters and gradients.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from .sharded_rows import SharedRows, allocate, give_back, quiet
 
 _BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in ("Adafactor", "Muon", "SparseAdam"))
 _PIECES = 8
-"""In which an optimizer makes what it keeps."""
+"""Number of groups of parameters for which an optimizer makes its state one after the other."""
 _AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, profilers look at the state
 
 
 class ShardedSteps:
-    """The optimizers of one rank.
+    """The optimizers of one rank, their state sharded.
 
     Parameters
     ----------
     store : ParameterStore
     arrived : sequence of object
-        What came from the notebook: what optimizers in it keep has others who hold it in any case, who compare it with what it was.
+        The objects that came from the notebook. The state of optimizers among them is referenced elsewhere too, to find what has changed.
     say : callable
         Tells the user something.
     """
@@ -60,7 +60,7 @@ class ShardedSteps:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let steps be of rows, until the end of the ``with`` block."""
+        """Make steps on rows in the ``with`` block."""
         with ExitStack() as stack:
             for kind in _BY_NUMBER:
                 if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
@@ -103,7 +103,7 @@ class ShardedSteps:
         return loss
 
     def _a_few(self, optimizer: Optimizer, shards: Sequence[ParameterShard]) -> list[list[torch.Tensor] | None]:
-        """Return the parameters to step on one after the other, where the optimizer makes what it keeps of them; else all of them, `None`.
+        """Return groups of parameters to step on one after the other if the optimizer has no state of some yet; else `None`, for all.
 
         It makes it somewhere else than where the ranks have it: for a moment it is there twice.
         """
@@ -127,7 +127,7 @@ class ShardedSteps:
             self._make_ready(optimizer)
 
     def _make_ready(self, optimizer: Optimizer) -> None:
-        """Let an optimizer have all of parameters, gradients and what it keeps, as it takes them together."""
+        """Give an optimizer full parameters, gradients and state, as it does not update each element by itself."""
         self.make_whole(optimizer)
         shards = self._shards_of(optimizer)
         self._store.fetch(shards)
@@ -151,7 +151,7 @@ class ShardedSteps:
         self._store.sync()
 
     def _is_by_number(self, optimizer: Optimizer) -> bool:
-        """Return whether `optimizer` updates each number of a parameter by itself."""
+        """Return whether `optimizer` updates each element of a parameter by itself."""
         return has_step_of(optimizer, self._kinds)
 
     def _shards_of(self, optimizer: Optimizer) -> list[ParameterShard]:
@@ -160,7 +160,7 @@ class ShardedSteps:
     # -- what it keeps -----------------------------------------------------------------------------------------------
 
     def entries(self, optimizer: Optimizer) -> Iterator[tuple[ParameterShard, Any, dict[Any, Any]]]:
-        """Yield where an optimizer keeps what has the shape of a sharded parameter, or that of this rank's rows, and its name there."""
+        """Yield the shard, the key and the dict of each state that has the shape of a sharded parameter, or of this rank's rows of it."""
         state = vars(optimizer)["state"]
         for shard in self._shards_of(optimizer):
             kept = state.get(shard.parameter)
@@ -169,7 +169,7 @@ class ShardedSteps:
                     yield shard, key, kept
 
     def _is_held(self, optimizer: Optimizer) -> bool:
-        """Return whether the cell holds something of what an optimizer keeps, which is to change under its eyes, as that does."""
+        """Return whether the cell references optimizer state, which then has to change in place with each step."""
         of = self._kept.get(optimizer)
         with quiet():
             for shard, key, kept in self.entries(optimizer):
@@ -187,7 +187,7 @@ class ShardedSteps:
         return False
 
     def _holders(self, value: torch.Tensor) -> int:
-        """Return how many of this project hold a tensor that came from the notebook: not known before the cell has begun."""
+        """Return how many references this project's own code has to a tensor that came from the notebook."""
         if self._num_holders is None:
             self._num_holders = num_lists(value, self._objects) + 1  # and what its dict is compared with
         return self._num_holders
@@ -196,7 +196,7 @@ class ShardedSteps:
         return self._kept.get(optimizer) or self._kept.set(optimizer, KeptState())
 
     def _cut(self, optimizer: Optimizer) -> None:
-        """Keep the rows alone of what is whole, and let what is new lie where all ranks may read it. Collective, where it is new."""
+        """Cut full state down to rows, and move new state to memory that all ranks can read. Collective, where there is new state."""
         of = self._kept_of(optimizer)
         with quiet(), torch.no_grad():
             found = list(self.entries(optimizer))
@@ -220,7 +220,7 @@ class ShardedSteps:
                 give_back_heap()  # what the optimizer has made: as much as it keeps
 
     def sharded(self) -> list[tuple[Optimizer, ParameterShard, Any, dict[Any, Any], SharedRows, torch.Tensor | None]]:
-        """Return what is kept in rows: the optimizer, of which parameter, by which name and where, its rows, and the notebook's tensor."""
+        """Return all sharded state: optimizer, parameter, key, the dict that has it, its rows, and the notebook's own tensor if any."""
         return [
             (optimizer, shard, key, kept, rows, of.old.get((shard.number, key)))
             for optimizer, of in self._kept.items()
@@ -229,7 +229,7 @@ class ShardedSteps:
         ]
 
     def make_whole(self, optimizer: Optimizer | None = None) -> None:
-        """Have all of what an optimizer keeps, or all of them."""
+        """Gather the full state of an optimizer, or of all of them."""
         with quiet(), torch.no_grad(), Counted(COMMUNICATION):
             for one, shard, key, kept, rows, old in self.sharded():
                 if optimizer is None or one is optimizer:

@@ -1,8 +1,8 @@
-"""The class of a parameter whose numbers are away.
+"""The class of a sharded parameter.
 
-A parameter of which each rank has some rows stays the object that it is, so optimizers, lists of parameters and hooks of the cell's go on
-to hold it. While its numbers are away it has the class :class:`Zero3Parameter`, which sees every operation on it that Python starts, and
-memory of a single NaN: what gets past the class reads numbers that nobody takes for right ones.
+A sharded parameter stays the same object, which optimizers, lists of parameters and hooks of the cell reference. While it is not
+gathered it has the class :class:`Zero3Parameter`, which intercepts every operation on it that Python starts, and the memory of a single
+NaN, expanded: code that bypasses the class reads NaN, and no plausible values.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ ASKS_FOR_NO_NUMBERS = frozenset(
 
 
 def name_of(func: Any) -> tuple[str, str]:
-    """Return the name of what a ``__torch_function__`` is given, and of an attribute how it is accessed."""
+    """Return the name of a function that ``__torch_function__`` is given, and for an attribute the kind of access."""
     name = getattr(func, "__name__", "")
     return (func.__self__.__name__, name) if name in ("__get__", "__set__", "__delete__") else (name, "")
 
 
 class FollowedParameter(nn.Parameter):
-    """A parameter on which operations are seen that Python starts. What is made of it elsewhere is a plain one."""
+    """A parameter whose operations are intercepted. Copies of it are plain parameters."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Return a plain parameter: a copy is none of the model's."""
+        """Return a plain parameter: a copy does not belong to the model."""
         if id(self) not in memo:
             with torch.no_grad():
                 copy = nn.Parameter(self.detach().clone(memory_format=torch.preserve_format), self.requires_grad)
@@ -43,19 +43,19 @@ class FollowedParameter(nn.Parameter):
         return memo[id(self)]
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
-        """Return what makes a plain parameter."""
+        """Pickle as a plain parameter."""
         return nn.Parameter, (self.detach().clone(), self.requires_grad)
 
 
 class Zero3Parameter(FollowedParameter):
-    """A parameter whose numbers may be away. Its class attribute `touched` runs operations on it while a run shards parameters."""
+    """A parameter that may not be gathered. The class attribute `touched` runs operations on it while a run shards parameters."""
 
     touched: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None] = None
     gradient: ClassVar[Callable[..., Any]]
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Run an operation that one of its operands is such a parameter of."""
+        """Run an operation with such a parameter among its operands."""
         name, access = name_of(func)
         if cls.touched is not None and access and name == "grad":
             return cls.gradient(func, access, *args)

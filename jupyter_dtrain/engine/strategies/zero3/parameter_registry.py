@@ -1,6 +1,6 @@
-"""Which parameters of models are sharded over the ranks, and what of a model is fetched together.
+"""Which parameters of models are sharded over the ranks, and which are gathered together.
 
-What is used together is a *unit*: all parameters of a block (:mod:`....planning.model_cut`), or a layer's own.
+Parameters that are gathered together are a *unit*: all parameters of a block (:mod:`....planning.model_cut`), or a layer's own.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from .parameter_shard import ParameterShard
 from .sharded_rows import Kind, SharedRows, allocate, quiet
 
 LEAST = 1 << 16
-"""Bytes of a parameter that is worth it."""
+"""The smallest size in bytes of a parameter that is sharded by default."""
 
 
 class ParameterRegistry:
-    """The shards of one rank, by the parameters of models.
+    """The shards of one rank, by parameter.
 
     Parameters
     ----------
@@ -39,13 +39,13 @@ class ParameterRegistry:
     say : callable
         Tells the user something.
     least : int
-        Bytes of a parameter that is sharded.
+        The smallest size in bytes of a parameter that is sharded.
     homes : collection of int
-        Storages of parameters that came from the notebook, by their address: something else holds these in any case.
+        Addresses of the storages of parameters that came from the notebook, which other objects reference in any case.
     """
 
     strategy: ClassVar[str] = "zero3"
-    """Which messages name."""
+    """The strategy that messages name."""
     why_replicated: Callable[..., dict[int, str]] = staticmethod(why_replicated)
 
     def __init__(
@@ -63,7 +63,7 @@ class ParameterRegistry:
         self._largest = 0  # bytes of a unit
 
     def adopt(self, module: nn.Module) -> None:
-        """Shard the parameters of `module` that can be. Collective, where there are any that are not known."""
+        """Shard the parameters of `module` that can be sharded. Collective, where there are any new ones."""
         if self._known.get(module):
             return
         self._known.set(module, True)
@@ -116,7 +116,7 @@ class ParameterRegistry:
         self.memory.barrier(self._number)  # all have copied their rows
 
     def _allocate(self, kinds: Sequence[Kind]) -> Sequence[SharedRows]:
-        """Return memory for the rows of parameters. Collective."""
+        """Allocate memory for the rows of parameters. Collective."""
         return allocate(self.memory, kinds)
 
     def _dim(self, parameter: nn.Parameter) -> int:  # noqa: ARG002
@@ -124,7 +124,7 @@ class ParameterRegistry:
         return 0
 
     def _groups(self, parameter: nn.Parameter) -> int:  # noqa: ARG002
-        """Return how many parts of the same size a parameter has along it, each of which is sharded."""
+        """Return the number of parts of equal size along that dim, within each of which a parameter is sharded."""
         return 1
 
     def _shares(self, parameter: nn.Parameter) -> tuple[BatchShard, ...]:
@@ -148,7 +148,7 @@ class ParameterRegistry:
                         shard.unit = unit
 
     def remove(self, shard: ParameterShard, gradient: torch.Tensor | None) -> None:
-        """Let a parameter be plain and whole on this rank from now on; `gradient` is all of the one that is sharded."""
+        """Make a parameter a plain, full one on this rank from now on; `gradient` is the full gradient, if that was sharded."""
         shard.return_home(gradient)
         shard.uses = 0
         self._shards.remove(shard.parameter)
@@ -161,7 +161,7 @@ class ParameterRegistry:
         return self._shards.get(value) if isinstance(value, Zero3Parameter) or type(value) is nn.Parameter else None
 
     def shards(self) -> list[ParameterShard]:
-        """Return all of them, in an order that all ranks agree on."""
+        """Return all shards, in an order that all ranks agree on."""
         return sorted((shard for _, shard in self._shards.items()), key=lambda shard: shard.number)
 
     def shards_in(self, values: Iterable[Any], found: dict[int, ParameterShard]) -> dict[int, ParameterShard]:

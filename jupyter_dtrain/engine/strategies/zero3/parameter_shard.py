@@ -1,4 +1,4 @@
-"""A parameter of which each rank has some rows: where its numbers are, and who is shown all of them."""
+"""A sharded parameter on one rank: its rows, and its full tensor while that is gathered."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from .sharded_rows import SharedRows, give_back, quiet
 
 
 class ParameterShard(GradientRows, ParameterWrites):
-    """The rows of a parameter that this rank has, its gradient's too, and all of it while somebody needs that.
+    """The rows of a parameter and of its gradient that this rank owns, and the full parameter while it is in use.
 
     Parameters
     ----------
     parameter : nn.Parameter
-        Whole, on the CPU. (R, ...)
+        The full parameter, on the CPU. (R, ...)
     storage : SharedRows
-        Where its rows are to lie.
+        Memory for its rows.
     rank : int
     number : int
         The same on all ranks.
     pool : BufferPool
-        Has memory for all of it.
+        Provides memory for the full parameter.
     home : Tensor, optional
-        The memory with which it came from the notebook, which has what it is when it is returned.
+        The memory in which it came from the notebook, and to which it is returned.
 
     Attributes
     ----------
     rows : Tensor
         This rank's. (r, ...)
     full : Tensor, optional
-        All of them.
+        The full parameter, if it is gathered. (R, ...)
     uses : int
-        Calls that need all of it.
+        Number of calls under way that need the full parameter.
     is_pinned : bool
-        It stays whole, its gradient too, as an optimizer takes all of it.
+        The parameter and its gradient stay full, because an optimizer step takes full tensors.
     unit : list of ParameterShard
-        What is fetched along with it.
+        The parameters that are gathered with this one.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ParameterShard(GradientRows, ParameterWrites):
 
     @property
     def parameter(self) -> nn.Parameter:
-        """The cell's object."""
+        """The parameter, the object that the cell has."""
         found = self._parameter()
         assert found is not None
         return found
@@ -86,7 +86,7 @@ class ParameterShard(GradientRows, ParameterWrites):
     # -- all of it ---------------------------------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Have all of it."""
+        """Gather the full parameter."""
         if self.full is None:
             with quiet(), torch.no_grad():
                 self.full = self._pool.empty(self.shape, self.dtype)
@@ -96,7 +96,7 @@ class ParameterShard(GradientRows, ParameterWrites):
                 self.is_lent = False
 
     def refresh(self) -> None:
-        """Let all of it, which somebody holds, be what the ranks have now."""
+        """Gather the full parameter again, in the memory that something still references."""
         assert self.full is not None
         with quiet(), torch.no_grad():
             self.storage.read(self.full)
@@ -104,7 +104,7 @@ class ParameterShard(GradientRows, ParameterWrites):
         self.note()
 
     def let_go(self, *, is_stale: bool = False) -> bool:
-        """Have the rows alone, unless somebody needs or holds all of it, or has written to it; return whether that is so now.
+        """Free the full parameter unless it is in use, referenced or written to; return whether only the rows are left.
 
         `is_stale`: a step has changed the rows.
         """
@@ -120,7 +120,7 @@ class ParameterShard(GradientRows, ParameterWrites):
         return True
 
     def is_held(self) -> bool:
-        """Return whether somebody holds what shares memory with all of it: a kept ``state_dict()``, or a graph."""
+        """Return whether something else references the memory of the full parameter: a kept ``state_dict()``, an autograd graph."""
         with quiet():
             assert self.full is not None
             storage = self.full.untyped_storage()
@@ -128,13 +128,13 @@ class ParameterShard(GradientRows, ParameterWrites):
             return torch._C._storage_Use_Count(storage._cdata) > own or self.data_is_held()
 
     def kind(self) -> type[nn.Parameter]:
-        """Return the class of the parameter now."""
+        """Return the class that the parameter is to have now."""
         return nn.Parameter if self.uses else Zero3Parameter
 
     # -- for others --------------------------------------------------------------------------------------------------
 
     def for_snapshot(self) -> torch.Tensor:
-        """Return memory for all of it. What stands there is not looked at."""
+        """Return memory for the full parameter in a snapshot; its contents are undefined."""
         if self.full is not None:  # somebody holds it, and is to be written with the same memory
             return self.full
         # A parameter that is not trained is compared with what it was: where that is its own memory, it would seem as it was.
@@ -142,7 +142,7 @@ class ParameterShard(GradientRows, ParameterWrites):
 
     @contextmanager
     def shown(self, numbers: torch.Tensor, gradient: torch.Tensor | None) -> Iterator[None]:
-        """Let the parameter be plain, with `numbers` and `gradient`, until the end of the ``with`` block."""
+        """Make the parameter a plain one with `numbers` and `gradient` in the ``with`` block."""
         parameter = self.parameter
         with quiet(), torch.no_grad():
             before = parameter.grad
@@ -163,7 +163,7 @@ class ParameterShard(GradientRows, ParameterWrites):
         self.parameter.grad = gradient
 
     def return_home(self, gradient: torch.Tensor | None) -> None:
-        """Be plain and whole for good, in the notebook's memory where nobody holds another; `gradient` is all of its gradient's rows."""
+        """Become a plain, full parameter for good, in the notebook's memory if nothing references another; `gradient` is the full one."""
         with quiet(), torch.no_grad():
             if self.home is not None and (self.full is None or not self.is_held()):
                 if self.full is None:
@@ -179,7 +179,7 @@ class ParameterShard(GradientRows, ParameterWrites):
             self.parameter.__class__ = nn.Parameter
 
     def be_as_it_came(self) -> None:
-        """Be plain, and what came from the notebook; what did not, stays away, and whoever reads it is told."""
+        """Become the plain parameter that came from the notebook. One that the cell has made stays empty; reading it is an error."""
         with quiet(), torch.no_grad():
             if self.home is not None:
                 give_back(self.home)

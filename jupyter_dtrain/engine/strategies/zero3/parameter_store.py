@@ -1,11 +1,11 @@
-"""The parameters of models, sharded by rows over the ranks: who needs all of one gets it, for as long as it is needed.
+"""The parameters of models, sharded by rows over the ranks. A full parameter is gathered where it is used, and freed after that.
 
-Inside a model what is used together, a block or a layer's own parameters, is fetched for its call and let go after it; a backward pass
-fetches it again when it comes to what the graph has kept of it. In the cell an operation on a parameter fetches that one. Ranks read each
-other's rows where these lie (:mod:`...comm.arena`), so none waits for another, and they meet only before and after somebody writes.
+Inside a model the unit is a block, or a layer's own parameters: it is gathered for the forward call, and again in the backward pass when
+autograd unpacks what it has saved of it. In the cell, an operation on a parameter gathers that parameter. A rank reads the rows of the
+others from their memory (:mod:`...comm.arena`), so gathering is no collective: ranks synchronize only before and after a write.
 
-What is written to a parameter stays whole on all ranks until they are at one place: before a model is called by the cell, a backward pass,
-a step (:meth:`ParameterStore.sync`).
+A parameter that the cell has written to stays full on all ranks until they reach a common place: before the cell calls a model, before a
+backward pass, before an optimizer step (:meth:`ParameterStore.sync`).
 """
 
 from __future__ import annotations
@@ -44,26 +44,26 @@ class ParameterStore(ParameterRegistry):
     """
 
     sums_by = 1
-    """Neighbouring ranks whose gradients are added up before those of others."""
+    """Number of neighbouring ranks whose gradients are summed first, before these sums are."""
 
     def __init__(self, memory: SharedMemory, **options: Any) -> None:
         super().__init__(memory, **options)
         self.writes = WriteCounts(memory)
         self.gradients = BufferPool()
         self._set_memory = SetMemory(memory, self.own)
-        self.depth = 0  # calls of models that are under way
+        self.depth = 0  # of nested calls of models
         self.saved = SavedParameters(self.fetch_again)
-        self._whole: dict[int, weakref.ref[ParameterShard]] = {}  # by number, what is not let go yet
-        self.full_tensor: Callable[[Any], Any] = lambda value: value  # of what spans the ranks
-        self.before_replicating: Callable[[], None] = lambda: None  # what optimizers keep has the rows of parameters
+        self._whole: dict[int, weakref.ref[ParameterShard]] = {}  # by number: those whose full tensor is not freed yet
+        self.full_tensor: Callable[[Any], Any] = lambda value: value  # of a global tensor
+        self.before_replicating: Callable[[], None] = lambda: None  # optimizer state is sharded as the parameters are
 
     @property
     def buffered(self) -> int:
-        """Bytes of buffers for whole parameters, and for rows of their gradients."""
+        """Bytes of the buffers for full parameters and for rows of gradients."""
         return self._pool.num_bytes + self.gradients.num_bytes
 
     def fetch(self, shards: Iterable[ParameterShard]) -> None:
-        """Have all of some parameters."""
+        """Gather the full tensors of some parameters."""
         with Counted(COMMUNICATION), outside_transforms():
             for shard in shards:
                 if shard.full is None:
@@ -72,7 +72,7 @@ class ParameterStore(ParameterRegistry):
                     self.saved.follow(shard)
 
     def fetch_new(self, shard: ParameterShard) -> None:
-        """Let go what a step has made old, or, where somebody holds it, let it be what it is now."""
+        """Free a full tensor that an optimizer step has made stale, or gather it again where something still references it."""
         shard.note()
         self.let_go(shard, is_stale=True)
         if shard.full is not None:
@@ -80,12 +80,12 @@ class ParameterStore(ParameterRegistry):
                 shard.refresh()
 
     def fetch_again(self, shard: ParameterShard) -> None:
-        """Have all of what a graph has kept something of, and what goes with it; what was fetched before is let go."""
+        """Gather a parameter that the autograd graph has saved, with the rest of its unit; free units that were gathered before."""
         self.sweep(keep=shard.unit)
         self.fetch(shard.unit)
 
     def let_go(self, shard: ParameterShard, *, is_stale: bool = False) -> None:
-        """Have the rows alone, unless it is not to be."""
+        """Free the full tensor of a parameter, unless it is in use."""
         if shard.full is None or in_transform():
             return
         storage = shard.full.untyped_storage()._cdata
@@ -94,18 +94,18 @@ class ParameterStore(ParameterRegistry):
             self.saved.forget(storage)
 
     def sweep(self, keep: Sequence[ParameterShard] = ()) -> None:
-        """Let go what nobody needs."""
+        """Free the full tensors that are not in use, except those in `keep`."""
         for shard in self.now_whole():
             if shard not in keep:
                 self.let_go(shard)
         self._pool.trim(2 * self._largest)
 
     def now_whole(self) -> list[ParameterShard]:
-        """Return those of which this rank has all, in an order that all ranks agree on."""
+        """Return those whose full tensor this rank has, in an order that all ranks agree on."""
         return [shard for _, reference in sorted(self._whole.items()) if (shard := reference()) is not None]
 
     def follow_moved(self, shards: Iterable[ParameterShard]) -> None:
-        """Know those that have other memory than they had, as the cell has set it."""
+        """Follow parameters that the cell has given other memory (``p.data = …``)."""
         for shard in shards:
             if shard.has_moved():
                 assert shard.full is not None
@@ -114,18 +114,18 @@ class ParameterStore(ParameterRegistry):
                 self.saved.follow(shard)
 
     def _settle(self) -> None:
-        """Let parameters whose memory the cell has set have memory of their own, or be whole on all ranks. Collective, if there are any."""
+        """Give parameters whose ``data`` the cell has set memory of their own, or replicate them. Collective, if there are any."""
         whole = self.now_whole()
         set_now = [shard for shard in whole if shard.is_set]
         if set_now:
             shared = self._set_memory.settle(set_now, whole)
-            with self.in_use(shared):  # or they would be let go: nothing tells who looks into an array
+            with self.in_use(shared):  # else they would be freed: a NumPy array that shares their memory holds no reference to it
                 self.replicate([shard.parameter for shard in shared], "something else looks into what the cell has set their `data` to")
             for shard in set_now:
                 self.saved.follow(shard)
 
     def sync(self) -> None:
-        """Let the rows be what the cell has written to parameters. Collective, where it has."""
+        """Write what the cell has written to full parameters back to their rows. Collective, if it has written to any."""
         self._settle()
         written = [shard for shard in self.now_whole() if shard.is_written()]
         if written:
@@ -137,20 +137,20 @@ class ParameterStore(ParameterRegistry):
         self.sweep()
 
     def writing(self, shards: Sequence[ParameterShard]) -> AbstractContextManager[None]:
-        """Let each rank write to its rows of `shards`, which nobody reads, until the end of the ``with`` block. Collective."""
+        """Let each rank write to its rows of `shards` in the ``with`` block; no rank reads them there. Collective."""
         return self.writes.writing(sum(shard.number for shard in shards))
 
     def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
-        """Put this rank's rows of the mean of all ranks' `gradient`, (R, ...), into `rows`, (r, ...). Collective."""
+        """Reduce-scatter the mean of all ranks' `gradient`, (R, ...), into `rows`, (r, ...). Collective."""
         parts = [gradient[share.start : share.stop] for share in shard.shares]
         self.memory.reduce_scatter(parts, rows, factor=1.0 / self.world_size, by=self.sums_by)
 
-    def before_call(self, module: nn.Module) -> None:  # noqa: ARG002  # of whichever
+    def before_call(self, module: nn.Module) -> None:  # noqa: ARG002  # any
         """Do what :meth:`sync` does."""
         self.sync()
 
     def replicate(self, parameters: Iterable[torch.Tensor], why: str) -> None:
-        """Keep parameters whole on all ranks from now on, with their gradients. Collective."""
+        """Replicate parameters and their gradients on all ranks from now on. Collective."""
         found = [shard for parameter in parameters if (shard := self._shards.get(parameter)) is not None]
         if not found:
             return
@@ -158,19 +158,19 @@ class ParameterStore(ParameterRegistry):
         self.sync()
         for shard in found:
             self.remove(shard, None if shard.gradient is None else self.full_tensor(shard.read_gradient()).detach())
-        self.memory.barrier(len(found))  # what the ranks had is read
+        self.memory.barrier(len(found))  # no rank reads the rows any more
         self._say(f"`--strategy {self.strategy}` keeps {len(found)} parameters on every engine from now on: {why}.")
 
     def remove(self, shard: ParameterShard, gradient: torch.Tensor | None) -> None:
-        """Let a parameter be plain and whole on this rank from now on; `gradient` is all of the one that is sharded."""
+        """Make a parameter a plain, full one on this rank from now on; `gradient` is the full gradient, if that was sharded."""
         if shard.full is not None:
-            self.saved.forget(shard.full.untyped_storage()._cdata)  # whose address another tensor may have later
+            self.saved.forget(shard.full.untyped_storage()._cdata)  # another tensor may have this address later
         super().remove(shard, gradient)
         self._whole.pop(shard.number, None)
 
     @contextmanager
     def in_use(self, shards: Sequence[ParameterShard]) -> Iterator[None]:
-        """Let parameters be plain and whole until the end of the ``with`` block."""
+        """Make parameters plain, full ones in the ``with`` block."""
         self.fetch(shards)
         for shard in shards:
             shard.uses += 1
@@ -184,7 +184,7 @@ class ParameterStore(ParameterRegistry):
                     shard.parameter.__class__ = Zero3Parameter
 
     def as_now(self, given: Iterable[Any]) -> Callable[[], AbstractContextManager[None]]:
-        """Return what lets parameters be, in a ``with`` block of a backward pass, as they are now for what is given some of them."""
+        """Return a context manager for the backward pass, in which parameters among `given` are plain and full as they are now."""
         whole = [shard for value in given if (shard := self.shard_of(value)) is not None]
         return lambda: self.in_use(whole)
 
@@ -192,7 +192,7 @@ class ParameterStore(ParameterRegistry):
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Let a model be called by the cell, until the end of the ``with`` block."""
+        """Follow a call of a model by the cell, in the ``with`` block."""
         self.depth += 1
         try:
             with self.followed():
@@ -203,7 +203,7 @@ class ParameterStore(ParameterRegistry):
                 self.sweep()
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original`, the call of a module in a model, which may be one that owns parameters."""
+        """Run `original`, the call of a module inside a model, with the parameters of its unit gathered."""
         unit = self._units.get(module)
         if not unit:
             return original(module, *args, **kwargs)
@@ -217,16 +217,16 @@ class ParameterStore(ParameterRegistry):
                     self.let_go(shard)
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
-        """Return what makes a model's call: the rank by itself."""
+        """Return the function that makes a model's call: here the rank makes it by itself."""
         return sharded.own_call
 
     def on_full_batch(self, module: nn.Module) -> None:
-        """Fetch parameters in such a call as in any."""
+        """Do nothing: parameters are gathered as in any call."""
 
     def followed(self) -> Any:
-        """Return what graphs of parameters are made within.
+        """Return the context manager in which autograd saves parameters by reference to their shards.
 
-        Where the cell has hooks of its own for what graphs keep (checkpointing, ``save_on_cpu``), these go on to see all of it.
+        Where the cell has its own saved-tensor hooks (checkpointing, ``save_on_cpu``), these still get the full tensors.
         """
         is_due = torch.is_grad_enabled() and not in_transform() and not self.saved.has_others()
         return self.saved.followed() if is_due else nullcontext()

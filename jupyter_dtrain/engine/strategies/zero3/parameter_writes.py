@@ -1,4 +1,4 @@
-"""What the cell writes to a sharded parameter while all of it is here: version counters tell, and where none counts, the bytes."""
+"""Writes of the cell to the full tensor of a sharded parameter: found by version counters, or by its bytes where nothing counts."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from .sharded_rows import quiet
 
 
 class ParameterWrites(ABC):
-    """What a rank knows of writes to a parameter.
+    """Tracks the cell's writes to one parameter.
 
     Attributes
     ----------
     shape : tuple of int
     dtype : torch.dtype
     nbytes : int
-        Of all of it.
+        Of the full parameter.
     rows : Tensor
         This rank's. (r, ...)
     own : slice, Tensor or tuple
-        The index of these.
+        The index of these in the full parameter.
     full : Tensor, optional
-        All of them.
+        The full parameter, if it is gathered. (R, ...)
     away : Tensor
-        What the parameter has while its numbers are not here.
+        The placeholder that the parameter has while its full tensor is freed.
     home : Tensor, optional
-        The memory with which it came from the notebook.
+        The memory in which it came from the notebook.
     is_lent : bool
-        Something that shares memory with all of it was given away.
+        The cell has been given something that shares the full tensor's memory.
     is_set : bool
-        Its ``data`` was set to memory that others may have.
+        The cell has set its ``data``, to memory that other objects may share.
     """
 
     strategy: ClassVar[str] = "zero3"
-    """Which messages name."""
+    """The strategy that messages name."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -59,10 +59,10 @@ class ParameterWrites(ABC):
     @property
     @abstractmethod
     def parameter(self) -> nn.Parameter:
-        """The cell's object."""
+        """The parameter, the object that the cell has."""
 
     def data(self) -> torch.Tensor:
-        """Return ``parameter.data``, of which nobody would count what is written to it."""
+        """Return ``parameter.data``: writes to it are counted by no version counter of the parameter."""
         self.is_lent = True  # what is made of it may have no count, or another one
         with quiet():
             if self._data is None:
@@ -71,11 +71,11 @@ class ParameterWrites(ABC):
             return self._data
 
     def data_is_held(self) -> bool:
-        """Return whether the cell has what ``data`` has given."""
+        """Return whether the cell still references what ``parameter.data`` has returned."""
         return self._data is not None and sys.getrefcount(self._data) > 2
 
     def has_moved(self) -> bool:
-        """Return whether the parameter has other memory than all of it has, or another shape: ``set_``, ``t_``."""
+        """Return whether the parameter has other memory or another shape than the full tensor, after ``set_`` or ``t_``."""
         with quiet():
             now, full = self.parameter, self.full
             return full is not None and (
@@ -83,7 +83,7 @@ class ParameterWrites(ABC):
             )
 
     def replaced(self) -> None:
-        """Note that the parameter has other memory now, as its ``data`` was set.
+        """Note that the parameter has other memory, because its ``data`` was set.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class ParameterWrites(ABC):
             self.home, self.is_set = None, True
 
     def own_memory(self, *, alone: bool) -> None:
-        """Have what nobody else holds in memory of its own, where that is another's, or `alone` in more than it needs."""
+        """Move the full tensor to memory of its own if it shares that of another tensor, or is `alone` in a larger storage."""
         with quiet(), torch.no_grad():
             assert self.full is not None
             if not alone or not self.full.is_contiguous() or self.full.untyped_storage().nbytes() != self.nbytes:
@@ -112,7 +112,7 @@ class ParameterWrites(ABC):
                 self._data, self._data_seen = self.full.detach(), -1
 
     def is_written(self) -> bool:
-        """Return whether the parameter has been written to since it was fetched: the same on all ranks."""
+        """Return whether the parameter has been written to since it was gathered. The answer is the same on all ranks."""
         with quiet():
             return self.full is not None and (self.parameter._version != self._seen or self._is_data_written())
 
@@ -120,25 +120,25 @@ class ParameterWrites(ABC):
         return self._data is not None and self._data._version != self._data_seen
 
     def mark_written(self) -> None:
-        """Count as written what is all there: fused optimizers write without counting."""
+        """Count the full tensor as written to: fused optimizers do not increase version counters."""
         self._seen = -1
 
     def write_back(self) -> None:
-        """Let the rows be what was written to the parameter."""
+        """Copy what was written to the full parameter back to the rows."""
         with quiet(), torch.no_grad():
             assert self.full is not None
             self.rows.copy_(self.full[self.own])
         self.note()
 
     def note(self) -> None:
-        """Know that the rows are what the parameter is."""
+        """Note that the rows equal the full parameter."""
         with quiet():
             self._seen = self.parameter._version
             if self._data is not None:
                 self._data_seen = self._data._version
 
     def check(self) -> None:
-        """Look whether there was written to what was given away in a way that nobody counts.
+        """Check that nothing was written, uncounted, to memory that the cell shares.
 
         Raises
         ------

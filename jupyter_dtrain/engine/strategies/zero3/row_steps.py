@@ -1,4 +1,4 @@
-"""Steps of an optimizer on rows of parameters in the place of these."""
+"""Optimizer steps on the rows of parameters in the place of the full parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .sharded_rows import SharedRows, quiet
 
 @dataclass
 class KeptState:
-    """What an optimizer keeps of sharded parameters, by the numbers of these and its own names.
+    """The sharded state of an optimizer, by the number of the parameter and the key of the state.
 
     Attributes
     ----------
@@ -36,18 +36,18 @@ class KeptState:
     whole: dict[tuple[int, Any], weakref.ref[torch.Tensor]] = field(default_factory=dict)
 
     def put_together(self, number: int, key: object, full: torch.Tensor) -> None:
-        """Note what was put together of a parameter's rows."""
+        """Note the full tensor that was gathered of a state."""
         self.whole[number, key] = weakref.ref(full)
 
     def is_put_together(self, number: int, key: object, value: torch.Tensor) -> bool:
-        """Return whether `value` is that."""
+        """Return whether `value` is that full tensor."""
         made = self.whole.get((number, key))
         return made is not None and made() is value
 
 
 @contextmanager
 def params_alone(optimizer: Optimizer, params: Sequence[torch.Tensor] | None) -> Iterator[None]:
-    """Let the groups of an optimizer have `params` alone, if any are given, until the end of the ``with`` block."""
+    """Restrict the param groups of an optimizer to `params`, if any are given, in the ``with`` block."""
     groups = optimizer.param_groups
     before = [group["params"] for group in groups]
     if params is not None:
@@ -65,7 +65,7 @@ def params_alone(optimizer: Optimizer, params: Sequence[torch.Tensor] | None) ->
 
 @contextmanager
 def rows_in_place(shards: list[ParameterShard]) -> Iterator[None]:
-    """Let parameters and their gradients be this rank's rows, until the end of the ``with`` block."""
+    """Replace parameters and their gradients by this rank's rows in the ``with`` block."""
     before: list[tuple[ParameterShard, torch.Tensor, torch.Tensor | None]] = []
     try:
         with quiet(), torch.no_grad():
@@ -90,11 +90,11 @@ def rows_in_place(shards: list[ParameterShard]) -> Iterator[None]:
 
 
 def num_lists(value: object, objects: Sequence[object]) -> int:
-    """Return how many lists of all `objects`, one of which is `value`, there are: who compares and who moves them has each its own."""
+    """Return how many lists of all `objects`, among them `value`, exist: code that compares them and code that moves them have one each."""
     found = [holder for holder in gc.get_referrers(value) if type(holder) is list and len(holder) >= len(objects)]
     return sum(any(one is objects[0] for one in holder) and any(one is objects[-1] for one in holder) for holder in found)
 
 
 def is_state_of(value: object, shape: tuple[int, ...]) -> bool:
-    """Return whether an optimizer keeps this of a parameter of such a shape, element by element."""
+    """Return whether `value` is optimizer state with one element for each of a parameter of this shape."""
     return isinstance(value, torch.Tensor) and tuple(value.shape) == shape

@@ -1,4 +1,4 @@
-"""What a graph keeps of sharded parameters for its backward pass: which rows of which, and not the numbers."""
+"""Saved tensors of the autograd graph that are views of sharded parameters: saved as a reference to the shard, without the values."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _CHANGED = (
 
 
 def changed_in_place(what: str, *, now: int, then: int) -> RuntimeError:
-    """Return PyTorch's error for what has been written to since a graph kept it, at version `then`."""
+    """Return PyTorch's error for a saved tensor that was modified in place after it was saved at version `then`."""
     return RuntimeError(_CHANGED.format(what=what, now=now, then=then))
 
 
 class _Part(NamedTuple):
-    """A view of a parameter, and the version of its numbers."""
+    """A view of a sharded parameter, and its version when it was saved."""
 
     shard: ParameterShard
     shape: tuple[int, ...]
@@ -33,14 +33,14 @@ class _Part(NamedTuple):
 
 
 class _Tensor(NamedTuple):
-    """Another tensor. Hooks of saved tensors turn off PyTorch's own look at its version."""
+    """Another tensor. With saved-tensor hooks PyTorch does not check its version by itself."""
 
     tensor: torch.Tensor
     version: int
 
 
 class SavedParameters:
-    """Knows sharded parameters by their memory where a graph keeps one.
+    """Recognizes sharded parameters among saved tensors by their storage.
 
     Parameters
     ----------
@@ -53,12 +53,12 @@ class SavedParameters:
         self._by_storage: dict[int, ParameterShard] = {}
 
     def follow(self, shard: ParameterShard) -> None:
-        """Know a parameter that is whole."""
+        """Recognize a parameter that has just been gathered."""
         if shard.full is not None:
             self._by_storage[shard.full.untyped_storage()._cdata] = shard
 
     def forget(self, storage: int | None) -> None:
-        """Know nothing of memory that is let go."""
+        """Recognize a storage no more, as it is freed."""
         if storage is not None:
             self._by_storage.pop(storage, None)
 
@@ -71,23 +71,23 @@ class SavedParameters:
         return None
 
     def followed(self) -> saved_tensors_hooks:
-        """Return what graphs are made within."""
+        """Return the saved-tensor hooks within which the forward pass runs."""
         return saved_tensors_hooks(self._pack, self._unpack)
 
     def has_others(self) -> bool:
-        """Return whether hooks of somebody else's are told of what graphs keep."""
+        """Return whether saved-tensor hooks other than these are active."""
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
         return hooks is not None and hooks[0] != self._pack
 
     def full(self, shard: ParameterShard) -> torch.Tensor:
-        """Return all of a parameter, fetched where it is away, in memory that stays for as long as somebody holds it."""
+        """Return the full parameter, gathered if need be; its memory stays for as long as something references it."""
         if shard.full is None:
             self._fetch(shard)
         assert shard.full is not None
         return shard.full
 
     def is_own(self, hooks: saved_tensors_hooks) -> bool:
-        """Return whether these are what :meth:`followed` has returned."""
+        """Return whether these hooks are those of :meth:`followed`."""
         return bool(hooks.pack_hook == self._pack)
 
     def _pack(self, tensor: torch.Tensor) -> Any:

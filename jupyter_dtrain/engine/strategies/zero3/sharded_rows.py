@@ -1,9 +1,10 @@
-"""Rows on each rank of what has the shape of a parameter, where all ranks may read them: a parameter's own, and what optimizers keep of it.
+"""Shards of a tensor with the shape of a parameter, in memory that all ranks can read: parameters, and the state of optimizers.
 
-"Rows" are slices along dim 0, or along another one where a rank computes with those (a linear layer that is divided by what it takes).
-Of a parameter that is several behind each other, all as large (queries, keys and values of an attention), they are slices of each.
+A shard is a slice along dim 0 ("rows"), or along dim 1 of a linear layer that is row-parallel. A parameter that is several of equal size
+stacked on each other (queries, keys and values of an attention) is sharded within each of them.
 
-As nobody needs the rank's help to read them, a snapshot, the end of a cell, and one that others have left find all of it.
+Reading takes no part of the rank that owns a shard. So a snapshot, the end of a cell, and a rank that the others have left can
+put the full tensor together.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ quiet = torch._C.DisableTorchFunctionSubclass
 
 
 class Kind(NamedTuple):
-    """What is to have rows on each rank: its shape, its element type, and the rows of each rank along which dim.
+    """How a tensor is sharded: its shape and dtype, and the rows of each rank along `dim`.
 
-    `shares` are those of each of as many `groups` of rows, which lie behind each other.
+    `shares` are the rows of each rank within each of `groups` parts of equal size, which are stacked along `dim`.
     """
 
     shape: tuple[int, ...]
@@ -36,16 +37,16 @@ class Kind(NamedTuple):
     groups: int = 1
 
     def shape_of(self, *ranks: int) -> tuple[int, ...]:
-        """Return the shape of the rows of some ranks."""
+        """Return the shape of the rows of some ranks together."""
         size = self.groups * sum(self.shares[rank].num_samples for rank in ranks)
         return (*self.shape[: self.dim], size, *self.shape[self.dim + 1 :])
 
     def num_bytes(self, rank: int) -> int:
-        """Return how many bytes a rank's rows take."""
+        """Return the size of a rank's rows in bytes."""
         return torch.Size(self.shape_of(rank)).numel() * self.dtype.itemsize
 
     def rows_of(self, rank: int) -> Any:
-        """Return the index by which a rank's rows are read."""
+        """Return the index that selects a rank's rows of the full tensor."""
         share = self.shares[rank]
         rows: Any = slice(share.start, share.stop)
         if self.groups > 1:
@@ -53,7 +54,7 @@ class Kind(NamedTuple):
         return (*[slice(None)] * self.dim, rows) if self.dim else rows
 
     def parts_of(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return a view of rows that has dim `dim` once for the groups, if there are several, and once for the rows of each of them."""
+        """Return a view of rows in which dim `dim` is split into the groups, if there are several, and the rows of each."""
         return rows.unflatten(self.dim, (self.groups, -1)) if self.groups > 1 else rows
 
     @property
@@ -62,19 +63,19 @@ class Kind(NamedTuple):
         return self.dim + (self.groups > 1)
 
     def place_of(self, rank: int, full: torch.Tensor) -> torch.Tensor:
-        """Return the view of `full`, which is contiguous, that has a rank's rows, as :meth:`parts_of` returns them."""
+        """Return the view of a rank's rows in `full`, which is contiguous, in the layout of :meth:`parts_of`."""
         return self.parts_of(full).narrow(self.dim_of_parts, self.shares[rank].start, self.shares[rank].num_samples)
 
 
 class SharedRows:
-    """The rows of one thing.
+    """The shards of one tensor.
 
     Attributes
     ----------
     rows : Tensor
         This rank's, uninitialized at first. (r, ...)
     own : slice, Tensor or tuple
-        The index by which these are read.
+        The index that selects them in the full tensor.
     """
 
     def __init__(self, kind: Kind, rank: int, arena: Arena, places: Sequence[int]) -> None:
@@ -83,20 +84,20 @@ class SharedRows:
         self.rows = self._of_arena(places[rank], rank)
 
     def fill(self, full: torch.Tensor) -> None:
-        """Have what this rank is to have of `full`, (R, ...)."""
+        """Copy this rank's rows from `full`, (R, ...)."""
         self.rows.copy_(full[self.own])
 
     def refresh(self) -> None:
-        """Read what this rank has of other ranks' rows, after they have written to these; here nothing."""
+        """Update this rank's replicas of other ranks' rows; there are none here."""
 
     def read(self, full: torch.Tensor) -> None:
-        """Put the rows of all ranks into `full`, (R, ...), which is contiguous."""
+        """Gather the rows of all ranks into `full`, (R, ...), which is contiguous."""
         with quiet(), torch.no_grad():
             for rank in range(len(self.kind.shares)):
                 self._read_part(rank, self.kind.place_of(rank, full))
 
     def read_of(self, ranks: Sequence[int], into: torch.Tensor) -> None:
-        """Put the rows of `ranks`, one after the other, into `into`, which is contiguous."""
+        """Concatenate the rows of `ranks` in `into`, which is contiguous."""
         with quiet(), torch.no_grad():
             sizes = [self.kind.shares[rank].num_samples for rank in ranks]
             for rank, part in zip(ranks, self.kind.parts_of(into).split(sizes, self.kind.dim_of_parts), strict=True):
@@ -112,21 +113,21 @@ class SharedRows:
                 into.copy_(part)
 
     def _nearest(self, rank: int) -> tuple[int, int]:
-        """Return which other rank has the rows of `rank` in its memory, and where there."""
+        """Return which rank to read the rows of `rank` from, and their offset in its memory."""
         return rank, self._places[rank]
 
     def _of_arena(self, place: int, rank: int) -> torch.Tensor:
-        """Return what lies in this rank's memory at `place`, which are the rows of `rank`."""
+        """Return the rows of `rank` that are at offset `place` of this rank's memory."""
         return self._arena.own(place, self.kind.num_bytes(rank)).view(self.kind.dtype).view(self.kind.shape_of(rank))
 
     def read_into(self, full: torch.Tensor | None) -> None:
-        """Do what :meth:`read` does, if anything is given."""
+        """Do as :meth:`read`, unless `full` is ``None``."""
         if full is not None:
             self.read(full)
 
 
 def allocate(memory: SharedMemory, kinds: Sequence[Kind]) -> list[SharedRows]:
-    """Return memory for the rows of `kinds`, the same on all ranks. Collective."""
+    """Allocate memory for the rows of `kinds`, the same on all ranks. Collective."""
     sizes = [[kind.num_bytes(rank) for kind in kinds] for rank in range(memory.num_ranks)]
     places = [offsets(of_rank) for of_rank in sizes]
     arena = Arena(memory, places[memory.rank][-1])
@@ -134,7 +135,7 @@ def allocate(memory: SharedMemory, kinds: Sequence[Kind]) -> list[SharedRows]:
 
 
 def put_together(kind: Kind, memory: SharedMemory, own: torch.Tensor, into: torch.Tensor | None) -> None:
-    """Put what each rank has in the place of its rows, here `own`, into what is given on ranks that want all of it. Collective.
+    """Gather rows that are not in shared memory, such as those of a gradient, on the ranks that give an `into`. Collective.
 
     Parameters
     ----------
@@ -167,7 +168,7 @@ def put_together(kind: Kind, memory: SharedMemory, own: torch.Tensor, into: torc
 
 
 def give_back(tensor: torch.Tensor) -> None:
-    """Let the system have the pages of `tensor`, whose numbers nobody needs: those of a file that is mapped are as in the file again."""
+    """Give the pages of `tensor`, whose values are not needed, back to the system. Pages of a mapped file get the file's contents again."""
     with quiet():
         address, num_bytes = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE

@@ -20,12 +20,12 @@ from .parameter_store import ParameterStore
 
 
 class ShardedTraining:
-    """The sharded parts of what a rank trains.
+    """What a rank trains, sharded.
 
     Parameters
     ----------
     training : DataParallelTraining
-        Its models are known. Collective, if they have parameters to shard.
+        Its models are registered. Collective, if they have parameters to shard.
     memory : SharedMemory
         Connects the ranks.
     say : callable
@@ -33,15 +33,15 @@ class ShardedTraining:
     least, homes
         As of :class:`.ParameterStore`.
     arrived : sequence of object
-        What came from the notebook.
+        The objects that came from the notebook.
     """
 
     store_class: ClassVar[type[ParameterStore]] = ParameterStore
-    """Has the parameters."""
+    """Class of the store of parameters."""
     gradients_class: ClassVar[type[ShardedGradients]] = ShardedGradients
-    """Leaves the gradients of a backward pass where they belong."""
+    """Class that reduces gradients in a backward pass."""
     access_class: ClassVar[type[ParameterAccess]] = ParameterAccess
-    """Sees what is done with parameters."""
+    """Class that intercepts operations on parameters."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ShardedTraining:
         say: Callable[[str], None],
         arrived: Sequence[object],
     ) -> None:
-        """Let what a rank trains have its parameters in `store`. Collective."""
+        """Shard the parameters of what a rank trains, in `store`. Collective."""
         self._training, self.store = training, store
         self.steps = ShardedSteps(store, arrived, say=say)
         self.full = FullState(store, self.steps)
@@ -74,7 +74,7 @@ class ShardedTraining:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
+        """Follow the cell in the ``with`` block, which is within that of the training."""
         with ExitStack() as stack:
             stack.enter_context(self.store.freed.given_back())
             stack.enter_context(self.access_class(self.store).installed(self._full_tensor))

@@ -1,4 +1,4 @@
-"""Data parallelism in which each rank has some rows of every large parameter, of its gradient and of the optimizers' state, on one rank."""
+"""``--strategy zero3`` on an engine: data parallelism with parameters, gradients and optimizer state sharded by rows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .sharded_training import ShardedTraining
 
 
 class Zero3(DataParallel):
-    """Parameters are sharded over the ranks, which fetch each other's rows where they are used. One rank has all of them.
+    """Shards parameters over the ranks, which gather them from each other where they are used. A single rank shards nothing.
 
     Attributes
     ----------
     least : int
-        Bytes of a parameter that is sharded.
+        The smallest size in bytes of a parameter that is sharded.
     """
 
     least: ClassVar[int] = LEAST
@@ -38,7 +38,7 @@ class Zero3(DataParallel):
     _is_home = False  # rank 0 has all of it, to take home
 
     def begin(self, objects: Sequence[object]) -> None:
-        """Watch over models, loaders and optimizers, and know the memory with which they came."""
+        """Follow models, loaders and optimizers, and note the memory in which they came."""
         super().begin(objects)
         self._thread = threading.get_ident()
         tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
@@ -48,7 +48,7 @@ class Zero3(DataParallel):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Shard parameters, until the end of the ``with`` block."""
+        """Shard parameters in the ``with`` block."""
         memory, say = self._shared_memory(), self.context.reports.notes.say
         with super().installed():
             if memory is None or not self.context.task.semantics.global_numbers:
@@ -63,25 +63,25 @@ class Zero3(DataParallel):
                 yield
 
     def _shared_memory(self) -> SharedMemory | None:
-        """Return what connects the ranks: for one that is alone nothing, though what connected it in an earlier cell may be there still."""
+        """Return the memory that connects the ranks; ``None`` for a single rank, even if it was connected in an earlier cell."""
         return shared_memory() if self.context.task.world_size > 1 else None
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
-        """Return `values` with the shards of batches in them as full tensors, after rank 0 has all parameters and states."""
+        """Gather parameters and optimizer state on rank 0, and return `values` with full tensors for shards of batches. Collective."""
         if self._sharded is not None:
             self._sharded.full.make_whole(on=0)
             self._is_home = True
         return super().materialize(*values, unchanged=unchanged)
 
     def collect(self, step: int, limit: timedelta) -> bool:  # noqa: ARG002  # nobody is waited for
-        """Let this rank have the parameters, whose rows can be read of ranks that have left too."""
+        """Gather the parameters on this rank, also from ranks that have left: their memory can still be read."""
         is_rescue = threading.get_ident() != self._thread  # only then what another rank than the first has is returned
         if self._sharded is None or (self.context.task.rank and not is_rescue) or (self._is_home and not self.context.task.rank):
             return True
         return self._sharded.full.make_whole_alone()
 
     def as_it_is(self) -> AbstractContextManager[None]:
-        """Let this thread see the states that this rank keeps, until the end of the ``with`` block."""
+        """Let this thread see optimizer state as it is on this rank, in rows, in the ``with`` block."""
         return nullcontext() if self._sharded is None else self._sharded.steps.quiet.on()
 
     @property
@@ -91,7 +91,7 @@ class Zero3(DataParallel):
 
     @contextmanager
     def put_together(self, all_come: Callable[[], bool]) -> Iterator[Apart | None]:
-        """Let each parameter, gradient and state be whole on one rank, until the end of the ``with`` block."""
+        """Let one rank write the full tensor of each parameter, gradient and state, in the ``with`` block."""
         if self._sharded is None:
             yield NOTHING_APART
         elif all_come():

@@ -1,6 +1,7 @@
-"""When ranks may read each other's rows: what each counts of its writes, where the others see it.
+"""Write counters of the ranks, which tell whether the rows of all ranks belong together.
 
-A sequence lock whose writers wait for each other: a count is odd while a rank writes, and all are equal where the rows are of one moment.
+A sequence lock whose writers wait for each other: a counter is odd while its rank writes. The rows of all ranks are consistent if all
+counters are even and equal.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _WORD = torch.int64
 
 
 class WriteCounts:
-    """The counts of all ranks.
+    """The write counters of all ranks.
 
     Parameters
     ----------
@@ -34,7 +35,7 @@ class WriteCounts:
 
     @contextmanager
     def writing(self, tag: int) -> Iterator[None]:
-        """Let each rank write to its rows, which nobody reads, until the end of the ``with`` block. Collective.
+        """Let each rank write to its rows in the ``with`` block; no rank reads them there. Collective.
 
         Who is interrupted there leaves a count that says so: what others have written belongs to nothing then.
         """
@@ -45,12 +46,12 @@ class WriteCounts:
         self._barrier(tag)
 
     def is_consistent(self) -> bool:
-        """Return whether the rows of all ranks are of one moment. No collective: others may have left."""
+        """Return whether no rank is in the middle of a write. No collective: others may have left."""
         own = int(self._writes)
         return own % 2 == 0 and all(word == own for word in self._words_of_others())
 
     def any_says(self, what: bool) -> bool:
-        """Return whether any rank says so. Collective."""
+        """Return whether `what` is true on any rank. Collective."""
         all_ranks_come()
         own = torch.tensor([what], dtype=torch.uint8, device="cpu")
         parts = [torch.empty_like(own) for _ in range(self._memory.num_ranks)]
