@@ -1,1 +1,1 @@
-"""Nothing is lost: snapshots in memory, checkpoints on disk, and generations of ranks one after the other."""
+"""Fault tolerance: snapshots in shared memory, checkpoints on disk, and generations of ranks one after the other."""

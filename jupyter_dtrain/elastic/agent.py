@@ -1,8 +1,8 @@
-"""A cell's way to its end, over as many generations of ranks as it takes.
+"""Supervise a run over as many generations of ranks as it takes.
 
-While the cell runs, all ranks are asked for a snapshot from time to time, so seldom that it costs next to nothing. When an
-engine dies, the others are freed, a new engine takes its place, and the next generation goes on from the newest snapshot that
-every rank has written: with the same batches in the same order, so with the same result.
+The agent asks all ranks for snapshots, rarely enough that the cost is negligible. When an engine dies, the agent ends the
+generation, replaces the engine, and starts the next generation from the newest complete snapshot. That one continues with the
+same batches in the same order, so the result is the same.
 """
 
 from __future__ import annotations
@@ -36,27 +36,26 @@ from .watchdog import Watchdog
 from .worker_group import WorkerGroup, WorkerResult
 
 SPARE_AFTER = timedelta(seconds=2)
-"""Training that is worth an engine in reserve."""
+"""Training time after which a spare engine is started."""
 
 
 class Agent:
-    """Runs a task on a group of ranks until it has ended, whatever happens to the engines.
+    """Run a task on a group of ranks until it ends, and replace engines that die.
 
-    What is ordered (:meth:`stop`, :meth:`pause`, :meth:`resume`, :meth:`write_checkpoint`, :meth:`roll_back`, :meth:`restart`) may be
-    ordered on any thread, and the methods return at once. `restarts` has the engines that are still to be restarted, and `interrupted` says
-    whether there was a keyboard interrupt while others took over, `pressed` after the end.
+    Any thread may call the orders (:meth:`stop` to :meth:`restart`), which return at once. `restarts` holds the engines that the user
+    wants restarted. `interrupted` and `pressed` tell of a keyboard interrupt during a replacement, and after the last generation.
 
     Parameters
     ----------
     group : WorkerGroup
     keeper : SnapshotKeeper
     writer : CheckpointWriter, optional
-        ``None``: nothing is written to disk.
+        ``None``: no checkpoints are written to disk.
     output : Output
     events : Bus
-        Told of what becomes of the run: what the engines report of it, and what ``run_events.py`` has.
+        Gets the engines' events and those of ``run_events.py``.
     renew : callable
-        Returns as many ranks on a new cluster, which has the files of the one of the group that is given.
+        Takes a group whose controller is gone, and returns a group of equal size on a cluster that has the old cluster's files.
     """
 
     def __init__(
@@ -89,38 +88,38 @@ class Agent:
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster that the task runs on now."""
+        """The cluster that the task currently runs on."""
         return self._replacement.cluster
 
     def stop(self) -> str:
-        """Ask all ranks to stop, and return how they do."""
+        """Ask all ranks to stop; return a sentence for the user."""
         self._stopping = True
         if self._execution is not None:
             self._execution.stop()
         return "Stopping after this step." if self._strategy.counts_steps else "Interrupting the cell, which distributes itself."
 
     def pause(self) -> None:
-        """Ask all ranks to wait at the end of a step; a `UsageError` says why they cannot."""
+        """Ask all ranks to wait at the end of a step; raise a `UsageError` if they cannot."""
         self._check_orders(Feature.PAUSE, "Pausing")
         number = self._pauses.start()
         if self._execution is not None:
             self._execution.pause(number)
 
     def resume(self) -> None:
-        """End a pause; a `UsageError`: there is none."""
+        """End a pause; raise a `UsageError` if there is none."""
         number = self._pauses.end()
         if self._execution is not None:
             self._execution.resume(number)
 
     def write_checkpoint(self) -> None:
-        """Write a checkpoint to disk as soon as there can be one, and keep it; a `UsageError` says why there cannot."""
+        """Write the next possible checkpoint to disk and pin it; raise a `UsageError` if the run cannot have one."""
         self._check_orders(Feature.SNAPSHOT, "Keeping a checkpoint")
         if self._writer is None:
             raise UsageError("This run has no folder of its own to keep a checkpoint in: the folder of runs cannot be written.")
         self._writer.want(self._keeper)
 
     def roll_back(self, step: int) -> None:
-        """Let the run go on from its checkpoint of `step`; a `UsageError` or `CheckpointError` says why it cannot."""
+        """Resume the run from its checkpoint of `step`; raise a `UsageError` or `CheckpointError` if it cannot."""
         self._check_orders(Feature.ROLLBACK, "Going back to a checkpoint")
         if self._writer is None:
             raise UsageError("This run has no folder of its own, and so no checkpoints.")
@@ -131,7 +130,7 @@ class Agent:
             self._execution.call_back()
 
     def restart(self, rank: int) -> None:
-        """Put another engine in the place of that of `rank`, from which the run goes on; a `UsageError` says why it cannot."""
+        """Replace the engine of `rank` and resume from the newest snapshot; raise a `UsageError` if the run cannot."""
         self._check_orders(Feature.SNAPSHOT, "Restarting an engine during a run")
         if not 0 <= rank < self._replacement.group.num_ranks:
             raise UsageError(f"Rank {rank} takes no part in this run: restart its engine after it.")
@@ -147,7 +146,7 @@ class Agent:
         return self._stopping or (self._execution is not None and self._execution.interrupted)
 
     def supervise(self, task: Task, *, on_tick: Callable[[], None]) -> list[WorkerResult]:
-        """Run `task` on all ranks and return how each ended, in rank order."""
+        """Run `task` on all ranks and return how each rank ended, in rank order."""
 
         def tick() -> None:
             on_tick()
@@ -170,7 +169,7 @@ class Agent:
                     return ends
                 try:
                     following = self._next.after(cause, task, execution)
-                except KeyboardInterrupt:  # somebody does not want to wait for another engine
+                except KeyboardInterrupt:  # the user does not want to wait for another engine
                     self.interrupted = True
                     stop_there(ends, self._keeper, task)
                     execution.show_held()
@@ -178,7 +177,7 @@ class Agent:
             return ends
         finally:
             self._execution = None
-            with Interrupts(wake=lambda: None) as late:  # a checkpoint may take its time, and the results come after it
+            with Interrupts(wake=lambda: None) as late:  # writing a checkpoint may take long, and the results come after it
                 fill_from_snapshot(ends, self._keeper, task)
                 if self._writer is not None:
                     self._writer.finish(self._keeper, self.cluster.blob_dir, through=bool(ends) and not any(end.reason for end in ends))
@@ -187,7 +186,7 @@ class Agent:
             self.pressed |= late.count > 0
 
     def _begun(self, task: Task) -> Generation:
-        """Return that of the next generation, with the orders that are in force."""
+        """Return the next generation, with the standing orders (stop, pause) repeated to it."""
         self._keeper.start(task.world_size)
         events = Bus()
         execution = Generation(self._replacement.group, task, events=events, output=self._output)
@@ -209,17 +208,17 @@ class Agent:
             execution.stop()
         if paused := self._pauses.resume(task.world_size):
             execution.pause(paused)
-        elif task.pause:  # it has ended meanwhile
+        elif task.pause:  # the pause has ended since the task was made
             execution.resume(task.pause)
         return execution
 
     def _note_paused(self) -> None:
-        self._keeper.hasten()  # should an engine die meanwhile, the others have not come back a step
+        self._keeper.hasten()  # if an engine dies during the pause, the others lose no step
         if not self._is_stopping:
             self._events.publish(AllPaused())
 
     def _look_after(self, execution: Generation) -> None:
-        """Do what is due a few times a second."""
+        """Do what is due; called a few times a second."""
         if unwanted := execution.at_work(self.restarts.ranks):
             self.cluster.send_signal(signal.SIGKILL, unwanted)
         self._liveness.look(execution, self.cluster)

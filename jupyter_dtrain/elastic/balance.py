@@ -1,9 +1,9 @@
-"""Shares of the batches that follow the engines' speeds, so that none waits for a slower one.
+"""Shares of a batch in proportion to the engines' speeds, so that no rank waits for a slower one.
 
-What a rank computes with per second is told by what it reports anyway: the samples of its steps, and where its time has gone. The
-time that it waits for others does not count. New shares are ordered seldom, and where it is worth it only: each
-division of a batch adds up its parts in another order, so every change is a change of rounding. A great difference is seen in a
-fraction of a second, a small one only after some.
+A rank's speed is its number of samples per second of computing. Both numbers come from events that ranks send anyway (`Steps`,
+`TimeSplit`); the time spent waiting for other ranks does not count. Each division of a batch adds up gradients in another order,
+so each new set of shares changes rounding. New shares are therefore ordered rarely: early for large differences, after `WINDOW`
+for small ones.
 """
 
 from __future__ import annotations
@@ -16,46 +16,51 @@ from datetime import timedelta
 from ..protocol import Message, RankStarted, Steps, TimeSplit
 
 WINDOW = timedelta(seconds=2)
-"""Time over which speeds are measured, at most if the ranks do steps enough in it."""
+"""Longest time over which speeds are measured, if each rank does `FEWEST_STEPS` steps in it."""
 LOOK = timedelta(seconds=0.5)
-"""Time over which they are measured, at least."""
+"""Shortest time over which speeds are measured."""
 FEWEST_STEPS = 10
-"""Steps over which they are measured, at least."""
+"""Fewest steps of a rank over which speeds are measured."""
 TOLERANCE = 0.15
-"""Part by which the longest time exceeds the shortest that is left as it is after `WINDOW`. Earlier it is more, as chance is."""
+"""Relative excess of the longest step time over the shortest that changes no shares after `WINDOW`. Shorter windows are noisier: more."""
 LEAST = 0.1
-"""Part of an equal share that a rank gets at least: one that becomes faster again has to be seen."""
+"""Smallest share, relative to an equal one: a rank that becomes faster again must still be measured."""
 
 
 @dataclass
 class _Rank:
     steps: int = 0
     samples: int = 0
-    busy: float = 0.0  # seconds since the rank began
-    before: tuple[int, int, float] | None = None  # the same at the beginning of the window
+    busy: float = 0.0  # seconds of computing since the rank began
+    before: tuple[int, int, float] | None = None  # the same counters at the beginning of the window
 
 
 class Balance:
-    """Says what shares the ranks should have.
+    """Decide which shares of a batch the ranks get.
 
-    :meth:`note` is called on any thread, all else on one.
+    Any thread may call :meth:`note`; one thread calls the rest.
 
     Parameters
     ----------
     world_size : int
     clock : callable
-        Seconds; tests give their own.
+        Returns seconds; replaced in tests.
+
+    Attributes
+    ----------
+    number : int
+        How often shares have been ordered.
     """
 
     def __init__(self, world_size: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._ranks = [_Rank() for _ in range(world_size)]
         self._since = clock()
-        self._settling = True  # what is in the window was not all computed with the shares of now
+        self._settling = True  # part of the window was computed with the shares before
         self.number = 0
 
     def note(self, event: Message) -> None:
-        """Take what a rank reports."""
+        """Update a rank's counters by an event."""
         if isinstance(event, RankStarted):
             self._ranks[event.rank] = _Rank()
         elif isinstance(event, Steps):
@@ -65,7 +70,7 @@ class Balance:
             self._ranks[event.rank].busy = event.data + event.forward + event.backward + event.optimizer + event.other
 
     def due(self) -> list[float] | None:
-        """Return the speeds by which batches are to be shared out from now on, ``None`` where that may stay as it is."""
+        """Return the ranks' relative speeds if batches should be shared out anew, else ``None``."""
         passed, window = self._clock() - self._since, WINDOW.total_seconds()
         if passed < LOOK.total_seconds():
             return None
@@ -75,7 +80,7 @@ class Balance:
         if self._settling or any(samples <= 0 or busy <= 0 for _, samples, busy in done):
             self._begin(settling=False)
             return None
-        times = [busy / steps for steps, _, busy in done]  # of a step: one rank may have told of some more than another
+        times = [busy / steps for steps, _, busy in done]  # per step, as one rank may have reported more steps than another
         if max(times) < min(times) * (1 + TOLERANCE * max(1.0, window / passed)):
             if passed >= window:
                 self._begin(settling=False)
@@ -98,6 +103,6 @@ class Balance:
 
 
 def describe_shares(speeds: Sequence[float]) -> str:
-    """Return a sentence for the user of what engines take of each batch that is shared out by their `speeds`."""
+    """Return a sentence for the user: what part of each batch every rank gets."""
     parts = ", ".join(f"{speed / sum(speeds):.0%}" for speed in speeds)
     return f"The engines are not equally fast: of each batch they take {parts} now."

@@ -1,4 +1,4 @@
-"""When a scheduler takes away the hosts of a run and gives them again later: a last snapshot is brought here before they end."""
+"""Save a last snapshot when a scheduler ends the engines' job, before the hosts are gone."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from ..checkpoint.snapshot_index import CompleteSnapshot, SnapshotKeeper
 from ..cluster.base import Cluster
 
 LIMIT = timedelta(seconds=20)
-"""Time for a snapshot. As a rule a scheduler gives half a minute between its signal and the end."""
+"""Time for the snapshot. Schedulers usually wait half a minute between their signal and the end."""
 LEAVING = "The scheduler ends the engines' job: a last snapshot is taken, from which the run goes on if the job gets hosts again."
 
 
 class Departure:
-    """Sees to that.
+    """Take a last snapshot when the cluster is leaving, then let the engines go.
 
     Parameters
     ----------
     keeper : SnapshotKeeper
     tell : callable
-        Shows a line.
+        Shows a line to the user.
     """
 
     def __init__(self, keeper: SnapshotKeeper, tell: Callable[[str], None]) -> None:
@@ -30,7 +30,7 @@ class Departure:
         self._before: CompleteSnapshot | None = None
 
     def look(self, cluster: Cluster) -> None:
-        """Do what is due, a few times a second."""
+        """Do what is due; called a few times a second."""
         if not cluster.is_leaving:
             self._since = None
             return

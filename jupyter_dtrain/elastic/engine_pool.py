@@ -1,4 +1,4 @@
-"""The kernel's cluster: started when it is first needed, shared by all cells, and renewed when its controller dies."""
+"""The kernel's cluster: started on first use, shared by all cells, renewed when its controller dies."""
 
 from __future__ import annotations
 
@@ -26,16 +26,18 @@ RESTART_LIMIT = timedelta(seconds=60)
 
 
 class EnginePool:
-    """Owns at most one cluster. Any thread may use it; one lock is held while a cluster starts or stops.
+    """Own at most one cluster. Any thread may use the pool; a lock is held while a cluster starts or stops.
 
-    Importing this module imports no torch: engines start while the notebook's process does.
+    This module imports no torch, so engines start while the kernel still imports it.
 
     Attributes
     ----------
     on_update : callable
-        Told of every change, on any thread.
+        Called with a `ClusterUpdate` after every change, on any thread.
     update : ClusterUpdate
-        The cluster as it is now.
+        The current state of the cluster.
+    lost_hosts : frozenset of str
+        Hosts that the last cluster had lost when it stopped.
     """
 
     def __init__(self) -> None:
@@ -43,8 +45,8 @@ class EnginePool:
         self._cluster: Cluster | None = None
         self._group: WorkerGroup | None = None
         self._beginning: EngineStart | None = None
-        self._options = ClusterOptions()  # of the cluster, until somebody ends it
-        self.lost_hosts: frozenset[str] = frozenset()  # those that the last cluster had lost at its end
+        self._options = ClusterOptions()  # of the current cluster, kept until the user stops it
+        self.lost_hosts: frozenset[str] = frozenset()  # of the last cluster, when it stopped
         self.on_update: Callable[[ClusterUpdate], None] = lambda _update: None
         self.update = ClusterUpdate(phase="stopped")
 
@@ -57,12 +59,12 @@ class EnginePool:
     def prepare(self, options: RunOptions) -> None:
         """Start a cluster for a run in the background if there is none; the next :meth:`start` waits for it."""
         if self._cluster is None and (self._beginning is None or self._beginning.over):
-            with suppress(UsageError):  # the run is refused when it is submitted, and is to have started nothing
+            with suppress(UsageError):  # submitting the run raises the error; nothing is started for it
                 self.check(options)
                 self._beginning = EngineStart(lambda progress: self._started(options.cluster, progress))
 
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
-        """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
+        """Return a cluster that satisfies `options`: the running one if it has enough engines, else a new one."""
         beginning, self._beginning = self._beginning, None
         with interrupted_before_the_cell(STARTING):
             if beginning is not None and not beginning.over:
@@ -78,23 +80,23 @@ class EnginePool:
                 return cluster
             options = self.as_before(options)
             if self._cluster is not None:
-                find_launcher(options.launcher).plan(options)  # what cannot be had must not cost the cluster that there is
+                find_launcher(options.launcher).plan(options)  # raises before the running cluster is stopped if `options` cannot be had
                 self._stop()
             return self._start(options, on_progress)
 
     def check(self, options: RunOptions) -> None:
-        """Refuse, with a `UsageError`, what the cluster that a run would be on cannot do."""
+        """Raise a `UsageError` if the cluster of a run with these options could not run it."""
         find_launcher(self.as_before(options.cluster).launcher).check(options)
 
     def as_before(self, options: ClusterOptions) -> ClusterOptions:
-        """Return `options` with the hosts of the cluster that there is or was lost, where they name none: not this one without a word."""
+        """Return `options` with the hosts of the current or lost cluster if they name none: no run falls back to this host silently."""
         before = self._options
         if options.launcher is not None or before.launcher in (None, LOCAL):
             return options
         return replace(options, **before.where)
 
     def devices_for(self, options: ClusterOptions) -> Sequence[DevicePlan]:
-        """Return what the engines of a cell compute on; none where others than this host say it."""
+        """Return the devices that a cell's engines would have; empty if hosts other than this one decide that."""
         cluster, asked = self.cluster, self.as_before(options)
         if cluster is not None and satisfies(cluster, options, self._options):
             plans = cluster.device_plans
@@ -102,7 +104,7 @@ class EnginePool:
         return plan_devices(asked) if asked.launcher in (None, LOCAL) else ()
 
     def num_engines_for(self, options: ClusterOptions, wanted: int) -> int | None:
-        """Return how many engines to ask for where `options` do not say: `wanted`; ``None`` where these are on hosts that say it."""
+        """Return how many engines to ask for if `options` do not say: `wanted`, or ``None`` if remote hosts decide that."""
         cluster, asked = self.cluster, self.as_before(options)
         if not find_launcher(asked.launcher).hosts_say_how_many:
             return wanted
@@ -110,9 +112,9 @@ class EnginePool:
         return wanted if fits else None
 
     def stop(self, *, is_lost: bool = False, then: ClusterOptions | None = None) -> bool:
-        """Stop the cluster, and one that is starting in the background; return whether there was one.
+        """Stop the cluster, also one that is starting in the background; return whether there was one.
 
-        The next is on the same hosts where this one is lost, or on those of `then`, where nobody asks for others.
+        The next cluster uses the same hosts if this one is lost, else those of `then`, unless its own options name others.
         """
         if not is_lost:
             self._options = ClusterOptions() if then is None else ClusterOptions(**then.where)
@@ -134,7 +136,7 @@ class EnginePool:
             return True
 
     def restart(self, cluster: Cluster, ranks: Sequence[int]) -> None:
-        """Put other engines in the place of those of `ranks`, which are at work on nothing; a `ClusterError` where they do not come up."""
+        """Replace the engines of `ranks`, which must be idle; raise a `ClusterError` if the new ones do not start."""
         which = f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
 
         def tell(sentence: str) -> None:
@@ -142,8 +144,8 @@ class EnginePool:
 
         with self._lock:
             if self._cluster is not cluster:
-                return  # it has been stopped meanwhile
-            self._group = None  # its ranks have met without the new engine
+                return  # the cluster was stopped meanwhile
+            self._group = None  # its rendezvous does not include the new engine
             tell("starting anew")
             try:
                 cluster.restart(ranks, limit=RESTART_LIMIT, on_progress=tell)
@@ -154,7 +156,7 @@ class EnginePool:
             self.show()
 
     def begin_restart(self, cluster: Cluster, ranks: Sequence[int]) -> None:
-        """Restart the engines of `ranks` in the background; whoever needs the cluster waits for it. What fails is in `update`."""
+        """Restart the engines of `ranks` in the background; other users of the cluster wait for it. An error is shown in `update` only."""
         begun = threading.Event()
 
         def run() -> None:
@@ -166,7 +168,13 @@ class EnginePool:
         begun.wait()
 
     def renew(self, old: Cluster, *, on_progress: Progress) -> Cluster:
-        """Renew `old`, whose controller is gone, or start a cluster like it, which takes over the files that a run has there."""
+        """Renew `old`, whose controller is gone, or start an equal cluster that takes over the run's files.
+
+        Raises
+        ------
+        ClusterError
+            No cluster could be started, or `old` spans hosts, whose files cannot be taken over.
+        """
         from ..transport.blob_store import BlobFolder
 
         kind = old.device_plans[0].device.partition(":")[0]
@@ -179,7 +187,7 @@ class EnginePool:
         )
         with self._lock:
             self._group = None
-            with suppress(ClusterError):  # one more has died meanwhile
+            with suppress(ClusterError):  # another process of the cluster has died meanwhile
                 if self._cluster is old and old.renew(limit=RESTART_LIMIT, on_progress=on_progress):
                     old.wait_warm(options.start_timeout)
                     self.show()
@@ -189,7 +197,7 @@ class EnginePool:
             try:
                 cluster = self._start(options, on_progress)
             except BaseException:
-                self._cluster = old  # whoever waits for another takes home what there is in its folder, and stops it then
+                self._cluster = old  # the caller still reads the results from its folder, and stops it then
                 raise
             try:
                 cluster.inherit(old)
@@ -200,19 +208,19 @@ class EnginePool:
         return cluster
 
     def group(self, cluster: Cluster, num_ranks: int) -> WorkerGroup:
-        """Return the first `num_ranks` engines as a group, the same as for the last cell where that is possible."""
+        """Return the first `num_ranks` engines as a group: the last cell's group if possible, as its ranks have met already."""
         from .worker_group import WorkerGroup
 
         group = self._group
         stopped = [] if group is not None and group.have_met else [rank for rank in range(num_ranks) if cluster.is_stopped(rank)]
         if stopped:
-            self.restart(cluster, stopped)  # the others would wait for them where they meet
+            self.restart(cluster, stopped)  # at the rendezvous the others would wait for them
         if group is None or group.cluster is not cluster or group.num_ranks != num_ranks:
             group = self._group = WorkerGroup(cluster, num_ranks)
         return group
 
     def show(self) -> None:
-        """Tell of engines that have taken the place of others."""
+        """Publish the current engines, after some were replaced."""
         cluster = self._cluster
         if cluster is not None:
             self._tell(ClusterUpdate(phase="running", engines=list(cluster.engines), lost_hosts=cluster.lost_hosts))

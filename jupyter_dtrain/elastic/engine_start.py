@@ -1,4 +1,4 @@
-"""How engines start: beside the thread that runs the cells, or while it waits."""
+"""Start engines on a background thread, and wait for a start."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ..cluster_options import ClusterOptions
 from ..system.interpreter import interrupted_before_the_cell
 
 STARTING = "while the engines were starting"
-"""What an interrupt says that comes then."""
+"""Place in an error message: when the interrupt came."""
 
 
 class EngineStart:
-    """A start in the background: on its own thread, what it says for whoever waits.
+    """Run a start on its own thread, and queue its progress messages for the thread that waits.
 
     Parameters
     ----------
     start : callable
-        Gets what to tell its progress, which raises where nobody wants the start any more.
+        Takes a progress callback. The callback raises `KeyboardInterrupt` after :meth:`give_up`.
     """
 
     def __init__(self, start: Callable[[Progress], object]) -> None:
@@ -34,11 +34,11 @@ class EngineStart:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, well or not."""
+        """Whether the start has ended, with or without an error."""
         return not self._thread.is_alive()
 
     def wait(self, on_progress: Progress | None) -> None:
-        """Pass on what is said until it is over, and raise its error. A keyboard interrupt ends it."""
+        """Wait for the start, pass its messages to `on_progress`, and raise its error. A keyboard interrupt cancels the start."""
         try:
             while not self.over or not self._said.empty():
                 try:
@@ -54,7 +54,7 @@ class EngineStart:
             raise self._error
 
     def give_up(self) -> None:
-        """Start nothing any more, and wait until nothing is left of what was half-started. What has come up stays."""
+        """Cancel the start and wait for its thread. A cluster that is already up is kept."""
         self._unwanted = True
         self._thread.join()
 
@@ -71,7 +71,7 @@ class EngineStart:
 
 
 def start_warm(start: Callable[[Progress], Cluster], limit: timedelta, on_progress: Progress) -> Cluster:
-    """Return the cluster that `start` returns once its engines have imported torch, in at most `limit`; tell how far that is."""
+    """Return the cluster of `start` once its engines have imported torch, within `limit`; report progress."""
     told: list[str] = []
 
     def tell(sentence: str) -> None:
@@ -79,7 +79,7 @@ def start_warm(start: Callable[[Progress], Cluster], limit: timedelta, on_progre
         on_progress(sentence)
 
     cluster = start(tell)
-    if not cluster.warm:  # an interrupt of that import would be lost, and a cell that waits behind it could not be stopped
+    if not cluster.warm:  # an interrupt during the import would be lost, so a cell queued behind it could not be stopped
         tell("the engines import torch")
         with interrupted_before_the_cell(STARTING):
             cluster.wait_warm(limit)

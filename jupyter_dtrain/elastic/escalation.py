@@ -1,4 +1,4 @@
-"""How long ranks that are to leave are waited for, and by what ever stronger means they are made to."""
+"""Escalation from keyboard interrupts to SIGKILL for ranks that must leave their cell, and the times in between."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from datetime import timedelta
 from enum import Enum, auto
 
 PRESSING = timedelta(seconds=1)
-"""Time for ranks to leave after each means, before one more interrupt brings the next."""
+"""Shortest time between two steps of the escalation that further keyboard interrupts trigger."""
 
 
 class Means(Enum):
-    """What makes a rank leave its cell, from gentle to rough."""
+    """Means to make a rank leave its cell, from gentle to rough."""
 
     INTERRUPT = auto()
     """A keyboard interrupt in the cell."""
     RESCUE = auto()
-    """One more; and another thread of the rank takes home what the cell has made, should the first not leave all the same."""
+    """A second interrupt. Another thread of the rank also packs the cell's results, in case the main thread still does not leave."""
     END = auto()
-    """Its process ends, unless it is on its way home."""
+    """SIGKILL, except for a rank that is returning its results."""
     END_ALL = auto()
-    """Its process ends."""
+    """SIGKILL."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Time until the first means, and between one and the next."""
+    """Time until the first means, and between two means."""
 
     first: timedelta
     then: timedelta
 
 
 ASKED = Pace(timedelta(seconds=2), timedelta(seconds=1))
-"""When the user has asked for the end: the prompt is to be back within five seconds of the first interrupt."""
+"""After a user's interrupt: the prompt must be back within five seconds of it."""
 AT_ONCE = Pace(timedelta(0), timedelta(seconds=2))
-"""When the user has asked for the end of a cell that counts no steps: at the end of none will it leave by itself."""
+"""After a user's interrupt of a cell that counts no steps: it has no step end at which it would leave by itself."""
 FAILED = Pace(timedelta(seconds=1), timedelta(seconds=3))
-"""When a rank has failed: the others leave by themselves when they next want something of it, and nobody waits at the prompt."""
+"""After a rank has failed: the others leave at their next collective, and no user waits at the prompt."""
 
 
 class Patience:
-    """Says which means are due. `clock`: seconds; tests give their own."""
+    """Decide which means are due. `clock` returns seconds; replaced in tests."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -53,16 +53,16 @@ class Patience:
 
     @property
     def begun(self) -> bool:
-        """Whether the ranks are to leave."""
+        """Whether the ranks have been asked to leave."""
         return self._pace is not None
 
     def start(self, pace: Pace) -> None:
-        """Let the ranks leave, by a `pace` that takes the place of a slower one."""
+        """Begin the escalation. A later `pace` can bring the next means forward, not delay it."""
         self._pace = pace
         self._at = min(self._at, self._clock() + pace.first.total_seconds())
 
     def due(self, *, pressed: bool = False) -> Means | None:
-        """Return what is due now; `pressed`: the user is impatient. Ending is due again and again."""
+        """Return the means that is due now, if any; `pressed`: the user interrupts again. END is returned repeatedly."""
         now = self._clock()
         pressed = pressed and now > self._hears_from
         if self._pace is None or (now < self._at and not pressed):

@@ -1,4 +1,4 @@
-"""A run whose cell has failed: which ranks keep its frames, and a debugger on one of them, a line at a time."""
+"""Post-mortem of a failed cell: which ranks keep its frames, and debugger commands for one of them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from ..engine.task import Task
 from ..errors import UsageError
 from .worker_group import WorkerResult
 
-TICK = timedelta(milliseconds=100)  # between looks at whether the engine is there
+TICK = timedelta(milliseconds=100)  # between checks that the engine is alive
 PATIENCE = timedelta(seconds=3)
-"""Time that an interrupted line has to come back; then its engine is started anew."""
+"""Time for an interrupted debugger command to return; after that its engine is restarted."""
 
 
 class FailedRun:
-    """The frames of a failed cell, on the engines that keep them until the next cell.
+    """The frames of a failed cell, which its engines keep until the next cell.
 
     Parameters
     ----------
     task : Task
     cluster : Cluster
     ends : sequence of WorkerResult
-        How each rank has ended.
+        How each rank ended.
     restart : callable
-        Puts another engine in the place of one that does not come back: (cluster, ranks).
+        Restarts engines: (cluster, ranks). Called for an engine whose debugger command cannot be interrupted.
 
     Attributes
     ----------
     trial : str
-        Which trial of the cell it was, if it was one.
+        Name of the cell's trial, if it was one.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FailedRun:
     ) -> None:
         self._run_id, self._cluster, self._restart = task.run_id, cluster, restart
         self._owns_process_group = task.strategy.owns_process_group
-        self._engine_ids = list(cluster.engine_ids)  # others may take their places
+        self._engine_ids = list(cluster.engine_ids)  # as of the run: an engine may be replaced later
         self._failures = {end.rank: end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None}
         self._lost = [end.rank for end in ends if end.reason or end.killed]
         self._num_ranks = len(ends)
@@ -52,16 +52,16 @@ class FailedRun:
 
     @property
     def has_failed(self) -> bool:
-        """Whether any rank had an error, or was lost."""
+        """Whether any rank raised an error or was lost."""
         return bool(self._failures or self._lost)
 
     def rank_at_fault(self, wanted: int | None = None) -> int:
-        """Return the rank to look at: the one that is `wanted`, or the first whose error is its own.
+        """Return the rank to debug: `wanted`, or the first one whose error is not a consequence of another rank's.
 
         Raises
         ------
         UsageError
-            It keeps no frames.
+            That rank keeps no frames.
         """
         if self._owns_process_group:
             raise UsageError(
@@ -79,7 +79,7 @@ class FailedRun:
         return rank
 
     def headline(self, rank: int) -> str:
-        """Return what rank `rank` has raised, in a line, and how to look at the other ranks."""
+        """Return the error of `rank` in one line, and how to debug the other ranks."""
         failure = self._failures[rank]
         error = f"{failure.name}: {failure.message}".partition("\n")[0].rstrip(".: ")
         which = f"rank {rank}" + (f" in the trial {self.trial}" if self.trial else "")
@@ -93,13 +93,13 @@ class FailedRun:
         return f" `%distribute debug --rank N` looks at {'rank' if len(others) == 1 else 'ranks'} {names}."
 
     def begin(self, rank: int, theme: str) -> tuple[str, bool]:
-        """Begin to look at the frames of `rank`; return what to show, and whether that was all."""
+        """Start the debugger on the frames of `rank`; return its output, and whether the session is over."""
         return self._ask(rank, post_mortem.begin, theme)
 
     def command(self, rank: int, line: str) -> tuple[str, bool]:
-        """Do a line of the debugger's; return what it shows, and whether it was the last.
+        """Run one debugger command; return its output, and whether the session is over.
 
-        A keyboard interrupt interrupts the line, a second one ends the engine.
+        A keyboard interrupt interrupts the command; a second one restarts the engine.
         """
         return self._ask(rank, post_mortem.command, line)
 

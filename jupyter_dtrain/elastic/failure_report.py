@@ -1,4 +1,4 @@
-"""How a run has ended, and what is said of engines that were lost."""
+"""The final phase of a run, and the error message for lost engines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..system.resources import ON_HOST, size_text
 from .worker_group import WorkerResult, reasons_of
 
 NAMED = 8
-"""Engines that are named; of more the number is told."""
+"""Most engines that a message lists; of the rest it gives the number."""
 _CRASHES = frozenset({signal.SIGABRT, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV})
 
 
 def phase_of(ends: Sequence[WorkerResult]) -> tuple[RunPhase, str | None]:
-    """Return how a run has ended whose ranks have ended so, and the error in a line."""
+    """Return the final phase of a run whose ranks ended with `ends`, and its error in one line, if any."""
     outcomes = [end.outcome for end in ends if end.outcome is not None]
     if any(end.lost for end in ends):
         return "failed", "an engine was lost"
@@ -32,9 +32,9 @@ def phase_of(ends: Sequence[WorkerResult]) -> tuple[RunPhase, str | None]:
 
 
 def lost_engines(ends: Sequence[WorkerResult], cluster: Cluster, uses: Sequence[DeviceUse]) -> ClusterError | None:
-    """Return the error to raise where an engine was lost, with what it wrote last.
+    """Return the error to raise if an engine was lost, with the last output of its process; ``None`` if none was.
 
-    `uses` is what each rank told last of its device.
+    `uses` is the last device use that each rank reported.
     """
     lost = [end for end in ends if end.lost]
     if not lost:
@@ -61,7 +61,7 @@ def lost_engines(ends: Sequence[WorkerResult], cluster: Cluster, uses: Sequence[
 
 
 def _state(first: Outcome | None) -> str:
-    """Return what the notebook holds, given how rank 0 has ended."""
+    """Return a sentence on what the notebook holds, given the outcome of rank 0."""
     if first is None or first.parcel is None:
         return "The notebook's objects are as they were before the cell."
     place = (
@@ -72,7 +72,7 @@ def _state(first: Outcome | None) -> str:
 
 
 def _unreachable(cluster: Cluster, state: str) -> str:
-    """Return what to say where the engines cannot be reached any more, and what can be done."""
+    """Return the message for engines that can no longer be reached, with what the user can do."""
     status = cluster.exit_status(None)
     how = ""
     if status is not None:
@@ -84,7 +84,7 @@ def _unreachable(cluster: Cluster, state: str) -> str:
 
 
 def _why(status: int | None, told: str) -> str:
-    """Return what may have ended an engine that ended with `status`, and what can be done; `told` is what it held."""
+    """Return what may have ended an engine with exit status `status`, and what to do; `told` says how much memory it held."""
     if status is not None and -status in _CRASHES:
         return (
             f"It was ended by {signal.Signals(-status).name}: compiled code has crashed, PyTorch's or another library's. "

@@ -1,4 +1,4 @@
-"""One cell on all ranks: tasks go out, orders while they run, and outcomes come in at the end.
+"""One generation: submit the task to all ranks, send orders while it runs, and collect the outcomes.
 
 The calling thread waits here and shows what the cell prints (``rank_messages.py``).
 """
@@ -38,8 +38,8 @@ from .rank_messages import RankMessages
 from .run_events import Interrupted
 from .worker_group import RankEnds, WorkerGroup, WorkerResult
 
-REST = timedelta(seconds=3)  # for output that is still on its way when the results are there
-TICK = timedelta(milliseconds=100)  # between looks at what has no event of its own
+REST = timedelta(seconds=3)  # for output that is still in flight when the results have arrived
+TICK = timedelta(milliseconds=100)  # between checks of what no event reports
 ALONE = (
     "The controller of the engines has ended. The cell continues on the engines, and its results are returned when it ends; "
     "its output is no longer shown."
@@ -53,10 +53,9 @@ class Generation:
     ----------
     group : WorkerGroup
     task : Task
-        Its `rank` is set for each rank in turn.
+        Each rank gets it with its own `rank`.
     events : Bus
-        Gets each engine event, on the client's IO thread, and the run's own: `RankShown`, also of what :meth:`show_held` shows, and
-        `Interrupted`.
+        Gets every engine event, on the client's IO thread, and `RankShown` and `Interrupted`.
     output : Output
 
     Attributes
@@ -70,12 +69,12 @@ class Generation:
         self._messages = RankMessages(task, events, output)
         self._tasks: list[client.Task] = []
         self._ends = RankEnds(task, group.cluster, self._tasks)
-        self._standing: dict[str, Order] = {}  # orders that a rank gets too which begins later
+        self._standing: dict[str, Order] = {}  # orders that are repeated to a rank that starts later
         events.subscribe(RankStarted, lambda event: self._order_again(event.rank))
         self.interrupted = False
 
     def execute(self, *, on_tick: Callable[[], None]) -> list[WorkerResult]:
-        """Run the task on all ranks and return how each ended, in rank order.
+        """Run the task on all ranks and return how each rank ended, in rank order.
 
         Parameters
         ----------
@@ -91,7 +90,7 @@ class Generation:
         if any(end.reason or end.outcome is None or end.outcome.failure is not None for end in ends):
             self._group.leave()
         if ends[0].killed and ends[0].outcome is None:
-            # It did not even let another thread run. What a rank beside it has is the same.
+            # Rank 0 could not even pack its results on another thread. Another rank's results are equal.
             saved = next((end.outcome for end in ends if end.outcome is not None and end.outcome.parcel is not None), None)
             ends[0].outcome = replace(saved, rank=0, failure=None) if saved is not None else None
         return ends
@@ -115,7 +114,7 @@ class Generation:
             on_tick()
             if not patience.begun and self._someone_left():
                 patience.start(FAILED)
-                if any(map(self._group.cluster.why_lost, self._ranks)):  # whose silence frees nobody who waits for them
+                if any(map(self._group.cluster.why_lost, self._ranks)):  # a silent host closes no connection
                     self._tell_all(LeaveGroup())
             count = interrupts.count
             if count > handled == 0:
@@ -127,19 +126,19 @@ class Generation:
                 self._urge(means)
             elif not strategy.counts_steps and "stop" in self._standing and not patience.begun:
                 patience.start(AT_ONCE)
-            handled = count  # those of an impatient moment are one
+            handled = count  # several interrupts between two checks count as one
 
     def stop(self) -> None:
-        """Ask all ranks to stop at the end of a step; a cell that counts none is interrupted. Any thread may call this."""
+        """Ask all ranks to stop at the end of a step; a cell that counts no steps is interrupted. Any thread may call this."""
         self._standing["stop"] = Stop()
         self._tell_all(self._standing["stop"])
 
     def call_back(self) -> None:
-        """Ask the same of them, where the run is to go on from a checkpoint. Any thread may call this."""
+        """Ask all ranks to stop because the run resumes from a checkpoint. Any thread may call this."""
         self._tell_all(self._standing.setdefault("stop", StopToReturn()))
 
     def pause(self, number: int) -> None:
-        """Ask all ranks to wait at the end of a step, until :meth:`resume`. Any thread may call these. `number` counts a run's pauses."""
+        """Ask all ranks to wait at the end of a step until :meth:`resume`. Any thread may call both. `number` counts a run's pauses."""
         self._standing["pause"] = Pause(number=number)
         self._tell_all(self._standing["pause"])
 
@@ -160,63 +159,63 @@ class Generation:
 
     @property
     def seen(self) -> tuple[Count, ...]:
-        """What has been shown of each rank."""
+        """How much output of each rank has been shown."""
         return self._messages.seen
 
     def show_held(self) -> None:
-        """Show what the ranks have held back; the run has ended."""
+        """Show the output that ranks have held back, once the run has ended."""
         self._messages.show_held(map(self._ends.of, self._ranks))
 
     def _show_rest(self) -> None:
-        for task in self._tasks:  # also of those whose output is not shown: their events come the same way
+        for task in self._tasks:  # also ranks whose output is not shown, as their events use the same channel
             task.on_output_done(self._messages.inbox.wake)
         self._messages.show_rest(
             lambda: any(not task.output_done and self._is_alive(rank) for rank, task in enumerate(self._tasks)), REST, TICK
         )
 
     def silent_ranks(self, limit: timedelta) -> list[int]:
-        """Return the ranks that are at work and have told nothing for `limit`, though they tell of their devices all the time.
+        """Return the ranks at work from which nothing was heard for `limit`, though engines report device use all the time.
 
-        Those that have told nothing yet may wait for another to begin: only a process that is stopped is silent then.
+        A rank that has never reported may wait for another to begin. It counts as silent only if its process is stopped.
         """
         before, cluster = time.monotonic() - limit.total_seconds(), self._group.cluster
         silent = [rank for rank, heard in self._messages.heard.items() if heard < before]
-        if not cluster.controller_alive:  # they are not heard
+        if not cluster.controller_alive:  # without a controller no rank can be heard
             silent = []
         silent += [rank for rank in self._ranks if rank not in {*silent, *self._messages.heard} and cluster.is_stopped(rank)]
         return self.at_work(silent)
 
     def end_stuck(self, ranks: Sequence[int]) -> None:
-        """End the engines of `ranks`, which are silent and compute nothing: they are lost for that reason."""
+        """Kill the engines of `ranks`, which neither report nor compute, and record that as the reason for their loss."""
         self._ends.stuck.update(ranks)
         self._group.cluster.send_signal(signal.SIGKILL, ranks)
 
     def at_work(self, ranks: Iterable[int]) -> list[int]:
-        """Return those of `ranks` that have not come to their end; not one that takes no part any more."""
+        """Return those of `ranks` that take part in this generation and have not ended."""
         return [rank for rank in ranks if rank < len(self._tasks) and not self._ends.is_over(rank)]
 
     def is_through(self, rank: int) -> bool:
-        """Return whether a rank has come to its end."""
+        """Return whether a rank has ended."""
         return self._ends.is_over(rank)
 
     def ask_where(self) -> None:
-        """Ask all ranks which of the user's lines they are at."""
+        """Ask all ranks which line of the user's code they are at."""
         self._tell_all(TellStanding())
 
     def take_snapshot(self, number: int) -> None:
-        """Ask all ranks for a snapshot at the top of a loop, as soon as possible."""
+        """Ask all ranks for a snapshot at the next top of a loop."""
         self._tell_all(TakeSnapshot(number=number))
 
     def share_by(self, number: int, speeds: Sequence[float]) -> None:
-        """Ask all ranks to share out batches in proportion to `speeds`. `number` counts such orders."""
+        """Ask all ranks to shard batches in proportion to `speeds`. `number` counts these orders."""
         self._tell_all(SetShares(number=number, speeds=list(speeds)))
 
     def _order_again(self, rank: int) -> None:
-        """Repeat to a rank that listens now what may have been said before."""
+        """Repeat the standing orders to a rank that has just started."""
         for order in list(self._standing.values()):
             self._tell([self._group.engine_ids[rank]], order)
 
-    # -- what ends it ------------------------------------------------------------------------------------------------
+    # -- ending a generation -----------------------------------------------------------------------------------------
 
     def _someone_left(self) -> bool:
         """Return whether a rank has ended in a way that may leave others waiting for it."""
@@ -227,7 +226,7 @@ class Generation:
         return rank not in self._group.cluster.dead_ranks()
 
     def _urge(self, means: Means) -> None:
-        """Let the ranks that are still at work leave."""
+        """Make the ranks that are still at work leave."""
         busy = self.at_work(self._ranks)
         if means in (Means.END, Means.END_ALL):
             if means is Means.END:

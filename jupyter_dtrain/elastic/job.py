@@ -1,4 +1,4 @@
-"""What a cell is to do, apart from the engines that do it: it can be handed to another process."""
+"""A cell with its values and options, independent of the engines: it can be sent to another process."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from ..transport.base import BlobStore, OnProgress
 from ..transport.parcel import to_parcel
 from .worker_group import WorkerGroup
 
-GROUP_TIMEOUT = timedelta(minutes=30)  # torch's own for collectives
+GROUP_TIMEOUT = timedelta(minutes=30)  # torch's default for collectives
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellJob(CellInput):
-    """A cell as the kernel hands it on, with what the record of its run needs.
+    """A cell as the kernel submits it, with what the record of its run needs.
 
     Attributes
     ----------
     cell, origin : str, CellOrigin
         The cell as it was typed, and where it is.
     functions : mapping of str to str
-        Those of the notebook's functions and classes that the cell uses, by name.
+        Source of the notebook's functions and classes that the cell uses, by name.
     has_models : bool
-        Whether modules, or PyTorch's own, go along.
+        The cell uses modules or ``torch.nn``.
     sweep : mapping, optional
-        Of a trial: the ``id`` of its sweep, its ``name``, and how many ``trials`` it has.
+        For a trial: the ``id`` and ``name`` of its sweep, and the number of ``trials``.
     """
 
     cell: str
@@ -53,7 +53,7 @@ class CellJob(CellInput):
 
     @property
     def on_one_engine(self) -> bool:
-        """Whether the ranks could share nothing of it, so that one computes it."""
+        """Whether nothing in the cell can be sharded, so that one engine runs it."""
         return self.num_threads is not None
 
     @classmethod
@@ -71,7 +71,7 @@ class CellJob(CellInput):
         on_progress: OnProgress,
         sweep: Mapping[str, str | int] | None = None,
     ) -> CellJob:
-        """Return that of a cell of this process, its values stored in `blobs`; `on_progress` is told how many bytes of how many."""
+        """Return the job of a cell of this process, with its values stored in `blobs`; `on_progress` gets bytes stored and bytes in all."""
         return cls(
             source=source,
             filename=filename,
@@ -89,7 +89,7 @@ class CellJob(CellInput):
         )
 
     def task(self, group: WorkerGroup, blobs: BlobStore, *, run_id: str) -> Task:
-        """Return what the ranks of `group` are given, whose values are in `blobs`."""
+        """Return the task for the ranks of `group`, with the values in `blobs`."""
         options, device = self.options, group.cluster.device_plans[0].device
         return Task(
             **self.shared(),
@@ -115,16 +115,16 @@ class CellJob(CellInput):
         )
 
     def facts(self) -> dict[str, Any]:
-        """Return what the cell begins with, for the record: where the notebook's random streams are, and its commit."""
+        """Return facts for the record: a digest of the notebook's RNG state, and its git commit."""
         facts = {"random state": self.random_state.digest(), "git commit": commit_of(Path.cwd())}
         return {name: value for name, value in facts.items() if value is not None}
 
     def hyperparameters(self) -> dict[str, Value]:
-        """Return those that the options name: the values of a trial."""
+        """Return the hyperparameters that the options name: the values of a trial."""
         return {name: _literal(text) for name, text in self.options.vary}
 
     def arguments(self) -> dict[str, Any]:
-        """Return the options as the record of runs has them: all but what is shown, as runs are compared by them."""
+        """Return the options for the record of runs, without those of display, as runs are compared by them."""
         options = self.options
         every = options.checkpoint_every
         return {
@@ -163,7 +163,7 @@ class CellJob(CellInput):
 
 
 def _is_for_one_engine(source: str, bundle: Bundle, options: RunOptions) -> bool:
-    """Return whether one engine computes the cell: nothing of it can be sharded, and no option is about several ranks."""
+    """Return whether one engine runs the cell: nothing in it can be sharded, and no option concerns several ranks."""
     asks_for_ranks = (
         options.replicate
         or options.strategy != DEFAULT

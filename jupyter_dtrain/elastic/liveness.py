@@ -1,4 +1,4 @@
-"""Engines that are there and do nothing: a process that is stopped neither ends by itself nor frees those who wait for it."""
+"""Detect stopped engines: a stopped process (SIGSTOP) neither ends nor frees the ranks that wait for it."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from ..cluster.base import Cluster
 from .generation import Generation
 
 LIMIT = timedelta(seconds=5)
-"""Time in which a living engine tells something."""
+"""Longest time between two reports of a living engine."""
 BETWEEN = LIMIT / 2
-"""Time between two looks at what the silent ones have computed."""
+"""Time between two looks at the CPU time of silent engines."""
 
 
 class LivenessCheck:
-    """Ends engines that neither tell anything nor compute, whose ranks are lost then."""
+    """Kill engines that neither report nor use CPU time; their ranks then count as lost."""
 
     def __init__(self) -> None:
-        self._computed: dict[int, float | None] = {}  # rank → seconds that its process had computed at the last look
+        self._computed: dict[int, float | None] = {}  # rank → CPU seconds of its process at the last look
         self._looked = time.monotonic()
 
     def look(self, execution: Generation, cluster: Cluster) -> None:
-        """Look at the ranks of `execution`, where it is time."""
+        """Check the ranks of `execution`, if `BETWEEN` has passed since the last check."""
         if time.monotonic() - self._looked < BETWEEN.total_seconds():
             return
         self._looked = time.monotonic()

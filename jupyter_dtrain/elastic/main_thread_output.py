@@ -1,4 +1,4 @@
-"""A cell's output: where it goes, and what other threads leave of it to the one that runs the cell, as it belongs to no cell otherwise."""
+"""A cell's output, and a queue that carries it to the cell's thread: Jupyter assigns output to a cell by the thread that prints it."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ class Output(Protocol):
         """Show `text` printed to ``stdout`` or ``stderr``."""
 
     def display(self, content: dict[str, Any], *, update: bool) -> None:
-        """Show a rich display, or show it in the place of an earlier one: the content of a ``display_data`` message."""
+        """Show the content of a ``display_data`` message, or update an earlier display with it."""
 
     def clear(self, *, wait: bool) -> None:
-        """Clear what was shown."""
+        """Clear the output."""
 
     def progress(self, text: str) -> None:
-        """Show how far something is, in a line that is written over."""
+        """Show progress in a line that the next call overwrites."""
 
     def say(self, text: str) -> None:
-        """Show a line of this project's own."""
+        """Show a message of this project's own."""
 
     def show_run(self, run: ViewedRun) -> None:
-        """Show how the run is doing: called when it begins, some ten times a second, and when it has ended."""
+        """Show the state of the run: called when it begins, about ten times a second, and when it has ended."""
 
 
 class Inbox:
-    """Things to do, in the order in which they came."""
+    """A queue of callables for the thread that runs the cell."""
 
     def __init__(self) -> None:
         self._left: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     def leave(self, action: Callable[[], None]) -> None:
-        """Leave something to be done. Any thread may call this."""
+        """Add a callable. Any thread may call this."""
         self._left.put(action)
 
     def wake(self) -> None:
-        """Let who waits look around. Any thread may call this, and a signal's handler."""
+        """Wake the waiting thread. Any thread and a signal handler may call this."""
         self._left.put(None)
 
     def work(self, wait: timedelta) -> None:
-        """Do all that there is; wait for something at most `wait`."""
+        """Call all queued callables; if there are none, wait for the first at most `wait`."""
         try:
             action = self._left.get(timeout=wait.total_seconds())
         except queue.Empty:
@@ -61,14 +61,14 @@ class Inbox:
                 return
 
 
-# What all ranks print, or all trials of a cell, in lines that say whose each is.
+# Output of all ranks, or of all trials of a cell, each line marked with its rank or trial.
 
 
 class RankLines:
-    """Puts a mark like ``[1]`` before each line of rank 1, or ``[lr=0.1]`` before those of a trial.
+    """Put a mark like ``[1]`` before each line of rank 1, or ``[lr=0.1]`` before those of a trial.
 
-    Lines of several arrive in pieces and mixed, so a line is shown once it is complete. Of one that was written over with
-    carriage returns, as progress bars are, the last state is shown.
+    Output of several ranks arrives in pieces and interleaved, so a line is shown once it is complete. Of a line that was overwritten
+    by carriage returns, as progress bars do, the last state is shown.
 
     Parameters
     ----------
@@ -81,16 +81,16 @@ class RankLines:
         self._begun: dict[tuple[int | str, str], str] = {}
 
     def stream(self, rank: int | str, name: str, text: str) -> None:
-        """Take in what `rank` has printed to ``stdout`` or ``stderr``."""
+        """Add text that `rank` has printed to ``stdout`` or ``stderr``."""
         *lines, begun = (self._begun.pop((rank, name), "") + text).split("\n")
         if begun:
-            # A carriage return at the end may still be followed by the end of the line.
+            # A trailing carriage return may be the first half of "\r\n".
             self._begun[rank, name] = begun[begun.rstrip("\r").rfind("\r") + 1 :]
         if lines:
             self._show(name, "".join(f"[{rank}] {_last_state(line)}\n" for line in lines))
 
     def flush(self, of: int | str | None = None) -> None:
-        """Show the lines that were begun and not ended, all or those of one rank or trial."""
+        """Show incomplete lines, of all ranks and trials or of one."""
         for rank, name in sorted((key for key in self._begun if of in (None, key[0])), key=str):
             self._show(name, f"[{rank}] {_last_state(self._begun.pop((rank, name)))}\n")
 

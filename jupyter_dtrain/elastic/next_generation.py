@@ -1,4 +1,4 @@
-"""From one generation of ranks to the next: why a run goes on, from where, and with what task."""
+"""Step from one generation to the next: why a run continues, from which snapshot, and with which task."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from .worker_group import WorkerResult
 
 @dataclass(frozen=True)
 class RestartReason:
-    """Why a run goes on after all of its ranks have left; false where it does not.
+    """Why a run continues after all its ranks have left; false if it does not.
 
     Attributes
     ----------
     lost : list of WorkerResult
+        Ranks whose engines were lost.
     back : CompleteSnapshot, optional
-        Where it is to go on, by somebody's order.
+        The snapshot to resume from, if the user has ordered a roll-back.
     more : bool
         There is an engine for one more rank.
     count_targets : bool
-        Targets have to be counted from here on.
+        The ranks must count targets in every batch from now on.
     found : GoBack, optional
-        What is not to be given a part of a batch, and up to where all is right.
-    full_batch : list of str
-        Classes of models that have to be given whole batches from here on.
+        What ``--verify`` found not to be shardable, and the last step that it has verified.
+    full_batch : sequence of str
+        Classes of models that need full batches from now on.
     """
 
     lost: list[WorkerResult]
@@ -49,7 +50,7 @@ class RestartReason:
 
     @classmethod
     def of(cls, ends: Sequence[WorkerResult], back: CompleteSnapshot | None, *, more: bool) -> Self:
-        """Return that of ranks which have come to these `ends`."""
+        """Return the reason for ranks that ended with `ends`."""
         outcomes = [end.outcome for end in ends if end.outcome is not None]
         return cls(
             [end for end in ends if end.lost],
@@ -66,20 +67,20 @@ class RestartReason:
 
 
 class NextGeneration:
-    """Makes all ready for another generation of a run.
+    """Prepare the next generation of a run.
 
     Parameters
     ----------
     replacement : EngineReplacement
-        Has the engines.
+        Holds the engines.
     keeper : SnapshotKeeper
     pauses : Pauses
     roll_back : RollBack
-        Has what somebody has ordered.
+        Holds the roll-back that the user has ordered, if any.
     events : Bus
-        Of the run: told where it has gone back to.
+        The run's; gets `WentBack`.
     tell : callable
-        Shows a line.
+        Shows a line to the user.
     """
 
     def __init__(
@@ -94,18 +95,18 @@ class NextGeneration:
     ) -> None:
         self._replacement, self._keeper, self._pauses, self._roll_back = replacement, keeper, pauses, roll_back
         self._events, self._tell = events, tell
-        self._growing = False  # the ranks are to stop, because there is an engine for one more,
-        self._grow_after: CompleteSnapshot | None = None  # behind a snapshot that is newer than this
+        self._growing = False  # the ranks shall stop because there is an engine for one more,
+        self._grow_after: CompleteSnapshot | None = None  # once there is a snapshot newer than this
 
     def reason(self, ends: list[WorkerResult]) -> RestartReason:
-        """Return why the run goes on, whose ranks have ended."""
+        """Return why the run continues, given how its ranks ended."""
         stopped = any(end.outcome is not None and end.outcome.stopped for end in ends)
         back = self._roll_back.pop() if stopped or any(end.lost for end in ends) else None
         more, self._growing = self._growing and stopped, False
         return RestartReason.of(ends, back, more=more)
 
     def grow(self, execution: Generation) -> None:
-        """Let the ranks stop behind a snapshot once there are engines for more."""
+        """Stop the ranks after a fresh snapshot once there are engines for more ranks."""
         for line in self._replacement.cluster.news_of_hosts():
             self._tell(line)
         if not self._replacement.cluster.prepare_spare() or self._pauses.reached:
@@ -117,7 +118,7 @@ class NextGeneration:
             execution.call_back()
 
     def after(self, cause: RestartReason, task: Task, execution: Generation) -> Task | None:
-        """Make all ready for another generation and return its task, ``None`` where there can be none."""
+        """Prepare the next generation and return its task; ``None`` if there can be none."""
         self._keeper.commit(ON_ITS_WAY)
         if cause.back is None:
             self._publish()
@@ -157,7 +158,7 @@ class NextGeneration:
         return self._task_of_next(task, execution.seen)
 
     def _send(self, task: Task) -> None:
-        """Let hosts that have nothing of the run have its files and the newest snapshot's."""
+        """Send the run's files and the newest snapshot to hosts that have neither."""
         self._replacement.cluster.files.send(task.parcel.keys)
         self._publish()
 
@@ -175,7 +176,7 @@ class NextGeneration:
         return replace(met, resume=resume, pause=self._pauses.resume(met.world_size), generation=task.generation + 1)
 
     def met(self, task: Task) -> Task:
-        """Return `task` for ranks that meet on the engines that there are."""
+        """Return `task` with the rendezvous, world size and folders of the current engines."""
         met = self._replacement.group.rendezvous(task)
         if (folder := self._replacement.cluster.blob_dir) != self._keeper.store.address.parent:
             self._keeper.store = snapshots_on(self._replacement.cluster, task.snapshot_folder.name)

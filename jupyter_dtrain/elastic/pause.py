@@ -1,4 +1,4 @@
-"""The pauses of a run: which one is asked for, and whether all ranks wait in it."""
+"""Pauses of a run: the one that is requested, and whether all ranks wait in it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ..protocol import Message, Paused
 
 
 class Pauses:
-    """Counts the pauses of a run. Any thread may call any of it.
+    """Count the pauses of a run. Any thread may call any method.
 
     Parameters
     ----------
     world_size : int
     on_paused : callable
-        Told when all ranks have come to wait.
+        Called when all ranks wait.
     """
 
     def __init__(self, world_size: int, *, on_paused: Callable[[], None]) -> None:
@@ -33,7 +33,7 @@ class Pauses:
             return self._active and len(self._waiting) == self._world_size
 
     def start(self) -> int:
-        """Return the number of a new pause; a `UsageError`: there is one."""
+        """Start a pause and return its number; raise a `UsageError` if there is one already."""
         with self._lock:
             if self._active:
                 raise UsageError("The run is paused already.")
@@ -41,7 +41,7 @@ class Pauses:
             return self._number
 
     def end(self) -> int:
-        """Return the number of the pause that ends; a `UsageError`: there is none."""
+        """End a pause and return its number; raise a `UsageError` if there is none."""
         with self._lock:
             if not self._active:
                 raise UsageError("The run is not paused.")
@@ -49,13 +49,13 @@ class Pauses:
             return self._number
 
     def resume(self, world_size: int) -> int:
-        """Say that other ranks take over, so many, and return the number of the pause that they are to wait in, 0 if there is none."""
+        """Begin a generation of `world_size` ranks; return the number of the pause that they must wait in, 0 if there is none."""
         with self._lock:
             self._world_size, self._waiting = world_size, set()
             return self._number if self._active else 0
 
     def note(self, event: Message) -> None:
-        """Take what a rank reports."""
+        """Note that a rank waits, if `event` says so."""
         if not isinstance(event, Paused):
             return
         with self._lock:
@@ -63,4 +63,4 @@ class Pauses:
                 return
             self._waiting.add(event.rank)
             if len(self._waiting) == self._world_size:
-                self._on_paused()  # with the lock held: nobody is told of a pause that is over
+                self._on_paused()  # with the lock held, so that no pause is reported after its end

@@ -1,6 +1,6 @@
-"""What ranks send while they run their task: output is shown by the thread that runs the cell, events go to their subscribers at once.
+"""Messages that ranks send while they run: output goes to the thread that runs the cell, events to their subscribers.
 
-Output belongs to the cell only when it is printed by the thread that runs it. Events are published by the client's IO thread.
+Jupyter assigns output to the cell only if the thread that runs the cell prints it. Events are published on the client's IO thread.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from .worker_group import WorkerResult
 
 
 class RankMessages:
-    """Takes in what the ranks of a generation send.
+    """Receive what the ranks of a generation send.
 
     Parameters
     ----------
     task : Task
     events : Bus
-        Gets each engine event, and a `RankShown` for whatever a rank shows.
+        Gets each engine event, and a `RankShown` for all output of a rank.
     output : Output
 
     Attributes
     ----------
     inbox : Inbox
-        What is left to be done by the thread that runs the cell.
-    heard : dict
-        When each rank was heard of last, by the monotonic clock.
-    homeward : dict
-        Until when ranks are left in peace that take home what they have, by that clock.
+        Work for the thread that runs the cell.
+    heard : dict of int to float
+        Rank → time of its last message, by the monotonic clock.
+    homeward : dict of int to float
+        Rank → time until which it may return its results undisturbed, by the same clock.
     """
 
     def __init__(self, task: Task, events: Bus, output: Output) -> None:
@@ -53,11 +53,11 @@ class RankMessages:
 
     @property
     def seen(self) -> tuple[Count, ...]:
-        """What has been shown of each rank."""
+        """How much output of each rank has been shown."""
         return tuple(self._seen.get(rank, Count()) for rank in range(self._world_size))
 
     def listener(self, rank: int) -> Callable[[str, dict[str, Any]], None]:
-        """Return what takes messages of a rank, by kind and content. To be called on the client's IO thread."""
+        """Return a callback for a rank's messages: (kind, content). It must be called on the client's IO thread."""
 
         def listen(kind: str, content: dict[str, Any]) -> None:
             self.heard[rank] = time.monotonic()
@@ -97,11 +97,11 @@ class RankMessages:
         self.homeward[event.rank] = time.monotonic() + event.seconds
 
     def say(self, text: str) -> None:
-        """Show a line of this project's own. Any thread may call this."""
+        """Show a message of this project's own. Any thread may call this."""
         self.inbox.leave(lambda: self._output.say(text))
 
     def show_rest(self, is_awaited: Callable[[], bool], limit: timedelta, tick: timedelta) -> None:
-        """Show output that is still on its way, while it is awaited, at most for `limit`: it takes another road than the results."""
+        """Show output in flight, while it is awaited and at most for `limit`: results use another channel and may arrive before it."""
         deadline = time.monotonic() + limit.total_seconds()
         while time.monotonic() < deadline and is_awaited():
             self.inbox.work(tick)
@@ -110,7 +110,7 @@ class RankMessages:
             self._lines.flush()
 
     def show_held(self, ends: Iterable[WorkerResult]) -> None:
-        """Show what the ranks have held back; the run has ended."""
+        """Show the output that ranks have held back, once the run has ended."""
         for end in ends:
             for kind, shown in end.outcome.held if end.outcome is not None else ():
                 message = ("stream", {"name": kind, "text": shown}) if kind == "stdout" else ("display_data", shown)

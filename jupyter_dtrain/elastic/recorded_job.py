@@ -1,4 +1,4 @@
-"""A cell of the record, to be run again from its beginning: with the values, options and random streams that it began with then."""
+"""A recorded cell to run again from its beginning, with the values, options and RNG states of the first time."""
 
 from __future__ import annotations
 
@@ -21,29 +21,27 @@ from .job import CellJob
 
 
 class RecordedJob:
-    """A run of the record, as it began.
+    """A recorded run, as it began.
 
     Parameters
     ----------
     record : RunRecord
     engines : int, optional
-        How many to run it on; by default as many as it had.
+        Number of engines; by default as many as the run had.
     trusted : bool
         Load it even if not signed by you; this may execute arbitrary code.
 
     Attributes
     ----------
-    cluster : ClusterOptions
-        Its engines.
     packed : Packed, optional
-        What the cell begins with, after :meth:`job`.
+        The cell's input values, after :meth:`job`.
 
     Raises
     ------
     UsageError
-        The record does not have what the cell began with.
+        The record does not have the cell's input values.
     CheckpointError
-        Somebody else has written it, it is damaged, or this version cannot read it.
+        It is not signed by you, it is damaged, or this version cannot read it.
     """
 
     def __init__(self, record: RunRecord, *, engines: int | None = None, trusted: bool = False) -> None:
@@ -61,7 +59,7 @@ class RecordedJob:
 
     @property
     def cluster(self) -> ClusterOptions:
-        """Its engines."""
+        """Options of the engines to run it on."""
         if self._task is None:  # its options lie with the buffers of its checkpoints
             return ClusterOptions(num_engines=self._engines or self._record.world_size)
         before = self._task.options.cluster
@@ -70,11 +68,11 @@ class RecordedJob:
 
     @property
     def differs(self) -> str:
-        """Versions that are others than the run had; empty where none are."""
+        """Package versions that differ from the run's; empty if none do."""
         return self._inputs.other_versions if self._task is not None else self._checkpoints.other_versions()
 
     def job(self, blobs: BlobStore, say: Callable[[str], None]) -> CellJob:
-        """Return the cell, its values stored in `blobs`; `say` is told what it continues without."""
+        """Return the cell with its values stored in `blobs`; `say` is told which secrets are missing."""
         if self._task is None:
             task = self._checkpoints.read_task(blobs, trusted=self._trusted)
         else:
@@ -89,6 +87,6 @@ class RecordedJob:
         return CellJob(**fields, cell=record.cell(), origin=record.origin(), functions=record.functions())
 
     def _options(self, options: RunOptions) -> RunOptions:
-        """Return those of the run: in this kernel, and of as many engines as are wanted."""
+        """Return the run's options for this kernel, with the number of engines asked for."""
         elastic = options.elastic if self._engines in (None, options.cluster.num_engines) else None
         return replace(options, cluster=self.cluster, elastic=elastic, detach=False)

@@ -1,4 +1,4 @@
-"""Who carries on: the engines of a run from one generation of ranks to the next."""
+"""Replacement of engines between two generations of ranks."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from .worker_group import WorkerGroup, WorkerResult, reasons_of
 
 
 class Restarts:
-    """Ranks whose engines somebody wants restarted: until the run does it, or leaves it to whoever comes after it.
+    """Ranks whose engines the user wants restarted, until the run does it or leaves it to its caller.
 
-    Any thread may call any of it.
+    Any thread may call any method.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Restarts:
         self._is_open = True
 
     def order(self, rank: int) -> None:
-        """Let the engine of `rank` be restarted; a `UsageError`: the run is over, and nobody looks any more."""
+        """Order a restart of the engine of `rank`; raise a `UsageError` if the run is over."""
         with self._lock:
             if not self._is_open:
                 raise UsageError("The run has just ended: try again.")
@@ -36,61 +36,61 @@ class Restarts:
 
     @property
     def ranks(self) -> list[int]:
-        """Those whose engines are still the old ones."""
+        """Ranks whose engines are still to be restarted."""
         with self._lock:
             return sorted(self._ranks)
 
     def replace(self, lost: Iterable[int]) -> bool:
-        """Know that the ranks `lost` get other engines; return whether all of them were to."""
+        """Note that the ranks `lost` get new engines; return whether the user had ordered all of these."""
         with self._lock:
             wanted = self._ranks.issuperset(lost)
             self._ranks.difference_update(lost)
             return wanted
 
     def drop(self, missing: Iterable[int]) -> None:
-        """Know that the run goes on without the ranks `missing`: those behind them have moved up."""
+        """Note that the run continues without the ranks `missing`; higher ranks move up."""
         with self._lock:
             gone = sorted(missing)
             self._ranks = {rank - bisect(gone, rank) for rank in self._ranks.difference(gone)}
 
     def close(self) -> list[int]:
-        """Take no more orders; return the ranks to which the run has not come."""
+        """Refuse further orders; return the ranks that the run has not restarted."""
         with self._lock:
             self._is_open = False
             return sorted(self._ranks)
 
 
 MAX_ATTEMPTS = 3
-"""Generations that may be lost at the same place."""
+"""Generations that may be lost at the same snapshot."""
 REPLACE_LIMIT = timedelta(seconds=60)
 
 
 class EngineReplacement:
-    """Puts engines in the place of others.
+    """Replace lost engines, and change the number of ranks of an elastic run.
 
     Parameters
     ----------
     group : WorkerGroup
         Of the first generation.
     restarts : Restarts
-        Engines that somebody wants restarted: these are not lost.
+        Engines that the user wants restarted; these do not count as lost.
     renew : callable
-        Returns as many ranks on a new cluster, which has the files of the one of the group that is given.
+        Takes a group whose controller is gone, and returns a group of equal size on a cluster that has the old cluster's files.
     events : Bus
-        Of the run: told when engines have been replaced, or are fewer or more.
+        The run's; gets `RanksChanged`.
     tell : callable
-        Shows a line.
+        Shows a line to the user.
     on_progress : callable
-        Shows how far the start of an engine is.
+        Shows the progress of an engine's start.
 
     Attributes
     ----------
     group : WorkerGroup
-        Of the generation that is at work, or is to come.
+        Of the current or next generation.
     elastic : tuple of int, optional
-        With how few ranks the run may go on, and with how many again.
+        Smallest and largest number of ranks of the run.
     has_new_hosts : bool
-        The last engines are on hosts that have nothing of the run yet.
+        The last replacements are on hosts that have none of the run's files.
     """
 
     def __init__(
@@ -120,11 +120,11 @@ class EngineReplacement:
 
     @property
     def may_grow(self) -> bool:
-        """Whether there are fewer engines than there may be."""
+        """Whether the run has fewer ranks than it may have."""
         return self.elastic is not None and self.group.num_ranks < self.elastic[1]
 
     def replace(self, lost: Sequence[WorkerResult], snapshot: CompleteSnapshot | None) -> bool:
-        """Put other engines in the place of those of the ranks `lost`, to go on from `snapshot`; return whether that can be."""
+        """Replace the engines of the ranks `lost`, to resume from `snapshot`; return whether the run can continue."""
         cluster, self.has_new_hosts = self.cluster, False
         place = snapshot.number if snapshot is not None else None
         ranks = ("rank " if len(lost) == 1 else "ranks ") + ", ".join(str(end.rank) for end in lost)
@@ -148,13 +148,13 @@ class EngineReplacement:
             try:
                 if cluster.controller_alive:
                     self.has_new_hosts |= cluster.wait_for_hosts(self._on_progress)
-                    unreachable, gone = gone, []  # a second attempt is for those that have died meanwhile
+                    unreachable, gone = gone, []  # a second attempt covers those that have died meanwhile
                     self._replace(cluster, unreachable)
                 else:
                     self.group = self._renew(self.group)
             except ClusterError as error:
                 cluster = self.cluster
-                if cluster.alive or attempt == MAX_ATTEMPTS - 1:  # not because one more has died meanwhile
+                if cluster.alive or attempt == MAX_ATTEMPTS - 1:  # unless the cause is that another process has died meanwhile
                     self._tell(str(error))
                     return False
             else:
@@ -163,9 +163,9 @@ class EngineReplacement:
         return True
 
     def _replace(self, cluster: Cluster, gone: Sequence[int]) -> None:
-        """Start other engines in the place of the dead ones, and of those of `gone`, which may only not answer any more.
+        """Restart the dead engines, and those of `gone`, which may be alive but not answer.
 
-        A run that may goes on without those that do not come up.
+        An elastic run continues without engines that do not come up.
         """
         try:
             if ranks := sorted({*cluster.dead_ranks(), *gone}):
@@ -179,7 +179,7 @@ class EngineReplacement:
             self._tell(f"No replacement engine could be started: continuing on {_engines(left)}, and on more as soon as one is available.")
 
     def _to_do_without(self, cluster: Cluster) -> list[int]:
-        """Return the ranks of hosts that are lost, where the run may go on with the others: these are not to have more to do."""
+        """Return the ranks of lost hosts if an elastic run can continue without them: the other hosts get no more engines."""
         lost = cluster.ranks_of_lost_hosts() if self.elastic is not None and cluster.controller_alive else []
         return lost if lost and self.elastic is not None and len(cluster.engine_ids) - len(lost) >= self.elastic[0] else []
 
@@ -189,8 +189,8 @@ class EngineReplacement:
         self.group = WorkerGroup(cluster, min(len(cluster.engine_ids), self.group.num_ranks))
 
     def take_back(self, snapshot: CompleteSnapshot | None, *, send: Callable[[], object]) -> None:
-        """Take in the engines that have come up, to go on from `snapshot` with more ranks; `send` lets their host have what they need."""
-        self.group.leave()  # its store knows of the stop
+        """Add the engines that have come up, to resume from `snapshot` with more ranks; `send` sends their hosts what they need."""
+        self.group.leave()  # the group's store still holds the order to stop
         before = len(self.cluster.engine_ids)
         if not (number := self.cluster.take_back()):
             return
@@ -207,7 +207,7 @@ class EngineReplacement:
 
 
 def place_of(snapshot: CompleteSnapshot | None) -> str:
-    """Return from where a run goes on, in words."""
+    """Return in words where a run resumes."""
     return "the cell's beginning" if snapshot is None else f"step {snapshot.step}"
 
 

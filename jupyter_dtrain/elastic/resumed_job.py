@@ -1,4 +1,4 @@
-"""A run that has ended, to go on from one of its checkpoints: on this host's engines or on other hosts', as many as there are."""
+"""A run that has ended, to resume from one of its checkpoints, with any number of engines on this or other hosts."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ FILES_STAY = "Files that the cell has written stay as they are where rank 0 was:
 
 
 class ResumedJob:
-    """A run of the record, and the checkpoint that it goes on from.
+    """A recorded run, and the checkpoint that it resumes from.
 
     Parameters
     ----------
     store : RunStore
     run_id : str, optional
-        By default the last run that has one and has not finished.
+        By default the last run that has a checkpoint and has failed or was stopped.
     step : int or "best", optional
-        Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
+        Step of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
     trusted : bool
         Load it even if not signed by you; this may execute arbitrary code.
     strategy, mesh : str, ParallelDims, optional
-        By default its own. A checkpoint has what all of them need.
+        By default the run's own. A checkpoint holds full state, so any strategy can resume it.
     output : Output
 
     Attributes
@@ -57,7 +57,7 @@ class ResumedJob:
     Raises
     ------
     CheckpointError
-        There is no checkpoint to go on from, or somebody else has written it.
+        There is no intact checkpoint, or it is not signed by you.
     """
 
     def __init__(
@@ -99,12 +99,12 @@ class ResumedJob:
     def start(
         self, group: WorkerGroup, options: ClusterOptions, *, check: Callable[[RunOptions], None]
     ) -> tuple[Task, SnapshotKeeper, Recording, Packed]:
-        """Make all ready on the engines of `group`, which were started with `options`.
+        """Prepare the run on the engines of `group`, which were started with `options`.
 
         Parameters
         ----------
         check : callable
-            Refuses, with a `UsageError`, options of the run that those engines cannot have.
+                Raises a `UsageError` for options of the run that those engines cannot have.
 
         Returns
         -------
@@ -112,10 +112,10 @@ class ResumedJob:
         keeper : SnapshotKeeper
         recording : Recording
         values : Packed
-            What the cell began with: its values by name, and the objects that the results refer to.
+                The cell's input values by name, and the objects that the results refer to.
         """
         record, cluster, output, checkpoint = self.record, group.cluster, self._output, self._intact.checkpoint
-        group.leave()  # the ranks' store knows what this run's were told before
+        group.leave()  # its store holds orders to earlier runs
         blobs = BlobFolder(cluster.blob_dir)
         kept = with_secrets(self._folder.read_task(blobs, trusted=self._trusted))
         if self._strategy is not None:
@@ -173,7 +173,7 @@ def _resumable(store: RunStore, run_id: str | None) -> RunRecord:
 
 
 def _among(options: RunOptions, num_ranks: int) -> RunOptions:
-    """Return the options of a run that goes on with so many ranks, and comes back to them where it is elastic."""
+    """Return the options for a run that resumes with `num_ranks` ranks; an elastic run may grow back to that number."""
     if options.elastic is None:
         return options
     cluster = replace(options.cluster, num_engines=None if options.cluster.hosts else num_ranks)

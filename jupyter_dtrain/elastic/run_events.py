@@ -1,4 +1,4 @@
-"""Events of a run besides those that engines tell: what becomes of its ranks, for whoever has subscribed to them on its bus."""
+"""Events on a run's bus that engines do not send: what becomes of its ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class RankShown:
-    """A rank has shown something: kind and content of the message. Published on the client's IO thread, or when the run has ended."""
+    """A rank has shown output: kind and content of the message. Published on the client's IO thread, or after the run has ended."""
 
     rank: int
     kind: str
@@ -17,7 +17,7 @@ class RankShown:
 
 @dataclass(frozen=True)
 class Interrupted:
-    """There was a first keyboard interrupt, and the ranks were asked to stop."""
+    """The first keyboard interrupt has come, and the ranks were asked to stop."""
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,13 @@ class AllPaused:
 
 @dataclass(frozen=True, kw_only=True)
 class RanksChanged:
-    """Engines have been replaced, or are fewer or more."""
+    """Engines have been replaced, or their number has changed."""
 
     world_size: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class WentBack:
-    """The run has gone back to a step, while no rank is at work."""
+    """The run has gone back to `step`, while no rank is at work."""
 
     step: int

@@ -1,4 +1,4 @@
-"""What the record of a run takes from its bus: events of engines, what ranks show, and what becomes of the ranks; and its checkpoints."""
+"""Subscriptions that record a run: engine events, output of ranks, changes of the ranks; and its checkpoint writer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .run_events import AllPaused, Interrupted, RanksChanged, RankShown, WentBac
 
 
 def record(events: Bus, recording: Recording, output: Output, *, counts_steps: bool, on_news: Callable[[], None]) -> None:
-    """Let `recording` take what is published of its run; `on_news` is called, on any thread, when views of it have something new.
+    """Subscribe `recording` to the events of its run; `on_news` is called, on any thread, when views have something new.
 
-    `counts_steps` says whether the run's strategy does: then an interrupt takes effect at the end of a step.
+    `counts_steps` says whether the run's strategy counts steps: if so, an interrupt takes effect at the end of a step.
     """
     recorder = recording.recorder
 
@@ -50,7 +50,7 @@ def record(events: Bus, recording: Recording, output: Output, *, counts_steps: b
 
 
 def writer_of(recording: Recording, task: Task, output: Output, *, expects_best: bool = True) -> CheckpointWriter | None:
-    """Return what writes checkpoints into the run's folder, if it has one and there are any."""
+    """Return the writer of the run's checkpoints; ``None`` if the run has no folder or its strategy no snapshots."""
     folder = recording.folder
     if folder is None or Feature.SNAPSHOT not in task.strategy.supports:
         return None

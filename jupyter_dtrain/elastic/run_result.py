@@ -1,4 +1,4 @@
-"""What a run left: results for the notebook, and engines that have to be others for the next run."""
+"""The result of a run: values for the notebook, and engines to restart before the next run."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .worker_group import WorkerResult
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run left.
+    """The result of a run.
 
     Attributes
     ----------
     ends : list of WorkerResult
         How each rank ended, in rank order.
     returned : Packed, optional
-        What rank 0 sent back.
+        The values that rank 0 sent back.
     lost : ClusterError, optional
-        To be raised where an engine was lost.
+        Error to raise if an engine was lost.
     interrupted : bool
         Whether there was a keyboard interrupt.
     task : Task
-        What the ranks were given.
+        The ranks' task.
     taken : callable
-        To be called when the results are in the notebook.
+        Must be called once the results are in the notebook.
     """
 
     ends: list[WorkerResult]
@@ -61,11 +61,11 @@ def left_by(
     *,
     interrupted: bool,
 ) -> RunResult:
-    """Return what a run left whose ranks have come to `ends`, and let engines be restarted where the next run cannot have them."""
+    """Return the result of a run whose ranks ended with `ends`; restart engines in the background that the next run cannot use."""
     first, cluster = ends[0].outcome, supervisor.cluster
     if first is not None and first.parcel is not None:
         cluster.files.fetch(first.parcel.keys, 0)
-    # Mapped here: what is mapped outlives the folder, which goes with a cluster that has lost an engine.
+    # Mapped now: a mapping outlives the folder, which is deleted with a cluster that has lost an engine.
     returned = from_parcel(first.parcel, BlobFolder(cluster.blob_dir)) if first is not None and first.parcel is not None else None
     lost = lost_engines(ends, cluster, devices) if not supervisor.interrupted else None
     left = [rank for rank in supervisor.restarts.close() if rank < len(cluster.engines)]
@@ -78,7 +78,7 @@ def left_by(
             output.say(f"The run has ended before {_engines_of(left)} restarted: that is done now.")
         engines.begin_restart(cluster, sorted({*left, *killed, *failed}))
     elif supervisor.interrupted:
-        engines.show()  # an engine may have taken the place of another just before
+        engines.show()  # an engine may just have been replaced
     return RunResult(ends, returned, lost, interrupted or supervisor.interrupted or supervisor.pressed, task)
 
 

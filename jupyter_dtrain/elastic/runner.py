@@ -1,4 +1,4 @@
-"""A cell's run from the notebook's values to its results: on fresh engines' ranks, or where a checkpoint has left it."""
+"""Run a cell from the notebook's values to its results, from its beginning or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -44,22 +44,27 @@ BY_ITS_ROWS = " `--split-inputs` shards model inputs along dim 0."
 
 
 class Runner:
-    """Runs one cell at a time. Its methods but :meth:`stop` belong to the thread that runs the notebook's cells.
-
-    `supervisor` looks after the cell that is running, ``None`` where none is. `failed` is the last run, if its cell has failed.
+    """Run one cell at a time. All methods but :meth:`stop` belong to the thread that runs the notebook's cells.
 
     Parameters
     ----------
     engines : EnginePool
     store : RunStore
     on_begin : callable
-        Told of the recorder of each run.
+        Called with the recorder of each run.
     on_news : callable
         Called, on any thread, when the recorder has something new.
     others : callable, optional
-        Returns other folders of buffers: what lies there is not stored again. So that it is known, all are named by what they hold.
+        Returns other folders of buffers, whose contents are not stored again. All buffers are then named by content hash.
     pruned_at : callable
-        Asked when a run has ended: the step after which a search has stopped it, as its record is to have it; ``None``: none has.
+        Called after a run: returns the step at which a search pruned it, for the record; ``None`` if none did.
+
+    Attributes
+    ----------
+    supervisor : Agent, optional
+        Of the cell that is running.
+    failed : FailedRun, optional
+        The last run.
     """
 
     def __init__(
@@ -76,22 +81,22 @@ class Runner:
         self._on_begin, self._on_news, self._others = on_begin, on_news, others
         self.supervisor: Agent | None = None
         self.failed: FailedRun | None = None
-        self._blobs: BlobFolder | None = None  # which knows what it has stored for the cells before
+        self._blobs: BlobFolder | None = None  # remembers what earlier cells have stored
 
     def stop(self) -> str | None:
-        """Ask the run to stop, and return how it does; ``None``: there is none. Any thread may call this."""
+        """Ask the run to stop and return a sentence for the user; ``None`` if there is no run. Any thread may call this."""
         supervisor = self.supervisor
         return None if supervisor is None else supervisor.stop()
 
     def run(self, options: ClusterOptions, work: Callable[[BlobStore], CellJob], *, output: Output) -> RunResult:
-        """Run a cell on the engines and return how it ended.
+        """Run a cell on the engines and return its result.
 
         Parameters
         ----------
         options : ClusterOptions
             The engines.
         work : callable
-            Called when they are there: puts the notebook's values where they see them, and returns the cell.
+            Called once the engines are there: stores the notebook's values in the given store, and returns the cell.
         """
         group = self._group(options, options.num_engines, output)
         blobs = self._blobs_in(group.cluster.blob_dir)
@@ -142,17 +147,17 @@ class Runner:
             folder, cluster = recording.folder, group.cluster
             task = replace(task, file_log=cluster.files.journal(folder / FILE_LOG, recording.run_id) if folder is not None else None)
             keeper = SnapshotKeeper(snapshots_on(cluster, task.snapshot_folder.name), task.world_size, keep=options.keep_checkpoints)
-            # Trials are compared by a number that may be there at their ends alone.
+            # Trials are compared by a curve whose last point may be logged only at the end.
             writer = writer_of(recording, task, output, expects_best=not options.vary)
         if folder is not None:
             RunInputs(folder).keep(task, blobs)
         try:
             return self._carry_out(group, task, keeper, writer, recording, output)
         finally:
-            if folder is not None:  # a kernel that has the results of a detached run may want to run it again
+            if folder is not None:  # a kernel that takes the results of a detached run may run it again
                 write_inputs(folder, wait=options.detach)
             if work.strategy.owns_process_group and not options.detach:
-                # What libraries know of the ranks outlives the process group: the next cell is to find engines that have met none.
+                # Libraries keep state of the process group after it is destroyed: the next cell needs fresh engines.
                 self._engines.begin_restart(group.cluster, range(group.num_ranks))
 
     def resume(
@@ -166,31 +171,31 @@ class Runner:
         mesh: ParallelDims | None = None,
         output: Output,
     ) -> tuple[RunResult, Packed]:
-        """Let a run go on whose kernel has died, or that was stopped, from a checkpoint.
+        """Resume a run from a checkpoint after its kernel has died or it was stopped.
 
         Parameters
         ----------
         run_id : str, optional
-            By default the last run that has one and has not finished.
+            By default the last run that has a checkpoint and has failed or was stopped.
         options : ClusterOptions
-            Its engines; by default as many as it had.
+            The engines; by default as many as the run had.
         step : int or "best", optional
-            Of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
+            Step of the checkpoint, or ``"best"`` for that of a run with ``--best``; by default the newest that is intact.
         trusted : bool
             Load it even if not signed by you; this may execute arbitrary code.
         strategy, mesh : str, ParallelDims, optional
-            By default its own. A checkpoint has what all of them need.
+            By default the run's own. A checkpoint holds full state, so any strategy can resume it.
 
         Returns
         -------
         result : RunResult
         values : Packed
-            What the cell began with: its values by name, and the objects that the results refer to.
+            The cell's input values by name, and the objects that the results refer to.
 
         Raises
         ------
         CheckpointError
-            There is no checkpoint to go on from, or somebody else has written it.
+            There is no intact checkpoint, or it is not signed by you.
         """
         if mesh is not None and not options.hosts:
             options = replace(options, num_engines=mesh.engines_of(options.num_engines))

@@ -1,6 +1,7 @@
-"""What is left of rank 0 when it is gone: its part of the last snapshot, as if it had returned with that.
+"""Restore the outcome of rank 0 from its part of the last snapshot, if the rank itself has returned none.
 
-So also where it is there, but others have taken their part of the optimizers with them: weights and moments are to be of one step.
+The snapshot is also used if rank 0 has returned but other ranks were lost with their shards of optimizer state: weights and
+moments must be of one step.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from .worker_group import WorkerResult
 
 
 def fill_from_snapshot(ends: Sequence[WorkerResult], keeper: SnapshotKeeper, task: Task) -> None:
-    """Let rank 0 that is gone, or has not all of the optimizers, have come home with its part of the newest snapshot, if there is one."""
+    """Set the outcome of rank 0 from the newest snapshot, if rank 0 is gone or lacks shards of optimizer state."""
     first = ends[0].outcome if ends else None
     if ends and (first is None or (first.states_missing and not first.from_snapshot)):
         keeper.commit(ON_ITS_WAY)
-        # Where somebody has removed the files, or there is no room, how the run has ended is to be told all the same.
+        # If files were removed or the disk is full, the caller must still report how the run ended.
         with suppress(OSError):
             found = outcome_of(keeper, task)
             if first is None:
@@ -34,7 +35,7 @@ def fill_from_snapshot(ends: Sequence[WorkerResult], keeper: SnapshotKeeper, tas
 
 
 def stop_there(ends: Sequence[WorkerResult], keeper: SnapshotKeeper, task: Task) -> None:
-    """Let the run have been stopped where its ranks have left: the error that freed them is none of the cell's."""
+    """Mark all ranks as stopped, and drop their errors: those came from the loss of another rank, not from the cell."""
     fill_from_snapshot(ends, keeper, task)
     for end in ends:
         if end.outcome is not None:
@@ -42,7 +43,7 @@ def stop_there(ends: Sequence[WorkerResult], keeper: SnapshotKeeper, task: Task)
 
 
 def outcome_of(keeper: SnapshotKeeper, task: Task) -> Outcome | None:
-    """Return what the newest snapshot has of rank 0, its buffers where those of results are; ``None`` where there is none."""
+    """Return an outcome of rank 0 from the newest snapshot, with its buffers stored like results; ``None`` if there is none."""
     newest = keeper.newest
     if newest is None or not task.blob_folder.exists():
         return None

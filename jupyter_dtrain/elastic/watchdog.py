@@ -1,4 +1,4 @@
-"""Ranks that wait for ever, for each other or for something else: noticed when nothing comes any more, and told by their lines."""
+"""Detect ranks that wait for ever: when no progress is reported any more, ask all ranks for their lines and tell the user."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from datetime import timedelta
 from ..protocol import Message, Progress, Scalars, SnapshotTaken, Standing, Steps
 
 AFTER = timedelta(seconds=float(os.environ.get("JUPYTER_DTRAIN_STALL_AFTER", "30")))
-"""Time without a step, a batch or a printed line after which the ranks are asked where they are."""
+"""Time without a step, a batch or printed output after which the ranks are asked for their lines."""
 PATIENCE = 10
-"""Multiple of the longest such time so far that is waited at least: some cells take long steps."""
+"""Lower limit of that time, as a multiple of the longest pause so far: some cells have long steps."""
 AGAIN = timedelta(seconds=2)
-"""Time between asking twice: who has moved meanwhile does not wait for ever."""
+"""Time between two questions: a rank that has moved in between does not wait for ever."""
 LONGER = 4
-"""Multiple of that time after which they are asked again if there was nothing to tell."""
+"""Factor by which the wait grows after a check without a finding."""
 IDLE = 0.1
-"""Part of that time that a process computes at most which does nothing for its cell."""
+"""Largest part of that time that an idle process spends on the CPU."""
 
 
 class Watchdog:
-    """Watches for progress, and says where the ranks are when there is none.
+    """Watch for progress, and tell the user where the ranks are if there is none.
 
-    :meth:`note` is called on any thread, all else on one.
+    Any thread may call :meth:`note`; one thread calls the rest.
 
     Parameters
     ----------
     world_size : int
     ask : callable
-        Asks every rank where it is.
+        Asks every rank for its line.
     say : callable
         Shows a line to the user.
     computed : callable
-        Returns the seconds that each rank has computed so far, ``None`` where that cannot be said.
+        Returns the CPU seconds of each rank so far, ``None`` where unknown.
     through : callable
-        Says whether a rank has come to the end of the cell.
+        Returns whether a rank has come to the end of the cell.
     clock : callable
-        Seconds; tests give their own.
+        Returns seconds; replaced in tests.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class Watchdog:
         self._longer = 1
 
     def note(self, event: Message | None) -> None:
-        """Take what a rank reports; ``None``: it has printed something."""
+        """Take an event of a rank; ``None``: a rank has printed something."""
         if isinstance(event, Standing):
             self._answers[event.rank] = event
         elif event is None or isinstance(event, Steps | Progress | Scalars | SnapshotTaken):
             now = self._clock()
-            if self._began:  # what comes before the first sign of life is not the cell's pace
+            if self._began:  # the time before the first sign of progress is not a step's
                 self._longest = max(self._longest, now - self._last)
             self._began, self._last = True, now
             self._asked, self._first, self._told, self._longer = None, None, False, 1
 
     def look(self) -> None:
-        """Ask, or say what the answers were, where it is time."""
+        """Ask the ranks, or report their answers, when it is time."""
         now = self._clock()
         if self._told or self._world_size == 1 or now - self._last < self._longer * max(AFTER.total_seconds(), PATIENCE * self._longest):
             return
@@ -101,11 +101,11 @@ class Watchdog:
             return True
         if not answers or _places(answers) != _places(first) or not self._is_idle(seconds):
             return False
-        # Where none waits for another, the cell may mean to sleep.
+        # If no rank waits for another, the cell may sleep on purpose.
         return self._longer > 1 or any(answer.waiting for answer in answers.values())
 
     def _is_idle(self, seconds: float) -> bool:
-        """Return whether no rank has computed for so long: all wait for what may never come (a lock, a process of a loader)."""
+        """Return whether no rank has used the CPU for `seconds`: all wait for something else (a lock, a DataLoader worker)."""
         both = list(zip(self._computed_then, self._computed(), strict=False))
         return bool(both) and all(then is not None and now is not None and now - then < IDLE * seconds for then, now in both)
 
@@ -136,6 +136,6 @@ def _waiting_places(answers: dict[int, Standing]) -> dict[int, tuple[str, int]]:
 
 
 def _is_stuck(answers: dict[int, Standing], world_size: int) -> bool:
-    """Return whether somebody waits for ranks that are somewhere else."""
+    """Return whether a rank waits for ranks that are at another line or do not answer."""
     is_apart = len({(answer.filename, answer.line) for answer in answers.values()}) > 1
     return any(answer.waiting for answer in answers.values()) and (len(answers) < world_size or is_apart)

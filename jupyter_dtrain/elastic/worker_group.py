@@ -1,4 +1,4 @@
-"""The engines that a run takes place on, as ranks, and where these meet."""
+"""The engines of a run as ranks, their rendezvous, and how their tasks end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KEY_SIZE = 32  # bytes
 
 
 class WorkerGroup:
-    """The ranks that share a process group, and where they meet. Kept between cells while the group is whole."""
+    """The ranks that share a process group, and their rendezvous. Kept between cells while no rank has left."""
 
     def __init__(self, cluster: Cluster, num_ranks: int) -> None:
         self.cluster = cluster
@@ -33,16 +33,16 @@ class WorkerGroup:
 
     @property
     def engine_ids(self) -> list[int]:
-        """Ipyparallel's ids of the ranks' engines, in rank order."""
+        """Ids of the ranks' engines in ipyparallel, in rank order."""
         return self.cluster.engine_ids[: self.num_ranks]
 
     @property
     def have_met(self) -> bool:
-        """Whether it is known where the ranks meet, or there is one only."""
+        """Whether a rendezvous has been chosen, or is not needed for one rank."""
         return self._rendezvous is not None or self.num_ranks == 1
 
     def rendezvous(self, task: Task) -> Task:
-        """Return `task` with the place where its ranks meet, a new one if there is none yet."""
+        """Return `task` with the rendezvous of its ranks, a new one if there is none."""
         if task.strategy.owns_process_group:
             self.leave()
             return replace(task, program_port=free_port(), rendezvous=self._new_rendezvous())
@@ -54,7 +54,7 @@ class WorkerGroup:
         return Rendezvous(self.cluster.rendezvous_endpoint(), secrets.token_bytes(KEY_SIZE))
 
     def leave(self) -> None:
-        """Meet anew the next time: somebody has left."""
+        """Forget the rendezvous, because a rank has left: the next task gets a new one."""
         self._rendezvous = None
 
 
@@ -63,10 +63,10 @@ class WorkerGroup:
 
 @dataclass
 class WorkerResult:
-    """How one rank's task ended: with an outcome, or with the engine gone, for a `reason`.
+    """How one rank's task ended: with an outcome, or with the engine lost for a `reason`.
 
-    Then the outcome is what could be saved, if anything. An engine that somebody else than we has interrupted counts as gone. `killed`: by
-    us, because it did not leave when another rank had failed or the user had asked.
+    For a lost engine, `outcome` is what could be saved, if anything. An engine that received a SIGINT from elsewhere counts as lost.
+    `killed`: this process has killed it, because it did not leave after another rank's failure or the user's interrupt.
     """
 
     rank: int
@@ -76,7 +76,7 @@ class WorkerResult:
 
     @property
     def lost(self) -> bool:
-        """Whether the engine is gone, and not by us."""
+        """Whether the engine is gone, and this process did not kill it."""
         return bool(self.reason) and not self.killed
 
 
@@ -93,7 +93,7 @@ _OF_SEVERAL = {
     _INTERRUPTED: "their processes were interrupted by a signal, SIGINT",
 }
 ON_ITS_WAY = timedelta(seconds=1)
-"""Time that an answer may take which a process has sent before its end."""
+"""Time for an answer to arrive that a process sent before its end."""
 
 
 def reasons_of(lost: Sequence[WorkerResult]) -> str:
@@ -103,22 +103,22 @@ def reasons_of(lost: Sequence[WorkerResult]) -> str:
 
 
 class RankEnds:
-    """How the ranks of a task end, as far as that is known.
+    """How the ranks of a task ended, as far as known.
 
     Parameters
     ----------
     task : Task
     cluster : Cluster
-        Where it runs.
+        Where the task runs.
     calls : sequence of Call
-        That of each rank, in rank order, once it has been made.
+        The ranks' calls, in rank order; the caller appends them later.
 
     Attributes
     ----------
     killed, interrupted : set of int
-        Ranks whose engines we have ended, or interrupted.
+        Ranks whose engines this process has killed or interrupted.
     stuck : set of int
-        Ranks whose engines were ended because they did nothing any more: lost, where those that are `killed` are not.
+        Ranks whose engines were killed because they were idle and silent. They count as lost, those of `killed` do not.
     """
 
     def __init__(self, task: Task, cluster: Cluster, calls: Sequence[Call]) -> None:
@@ -127,12 +127,12 @@ class RankEnds:
         self.killed: set[int] = set()
         self.interrupted: set[int] = set()
         self.stuck: set[int] = set()
-        self._ended: dict[int, float] = {}  # when the process of a rank was seen to have ended
+        self._ended: dict[int, float] = {}  # rank → time when its process was first seen to have ended
 
     def is_over(self, rank: int) -> bool:
-        """Return whether `rank` has ended, or cannot come to an end that anybody hears of.
+        """Return whether `rank` has ended, or its end cannot be learned any more.
 
-        Ranks of a cell that goes on without a controller leave what they come to in a file.
+        Ranks of a cell that outlives the controller write their outcomes to files.
         """
         if self._calls[rank].done or self._has_ended_unanswered(rank):
             return True
@@ -141,20 +141,20 @@ class RankEnds:
         return not self._task.strategy.outlives_controller or self._cluster.has_ended(rank) or self.file(rank).exists()
 
     def _has_ended_unanswered(self, rank: int) -> bool:
-        """Return whether the engine of `rank` has ended, long enough ago for its last answer to have come.
+        """Return whether the engine of `rank` has ended long enough ago for its last answer to have arrived.
 
-        The controller fails the call of an engine as it hears of its death, but not one that was on its way there at that moment.
+        The controller fails an engine's call when the engine dies, but not a call that was still in flight to it.
         """
         if not self._cluster.has_ended(rank):
             return False
         return time.monotonic() - self._ended.setdefault(rank, time.monotonic()) > ON_ITS_WAY.total_seconds()
 
     def file(self, rank: int) -> Path:
-        """Return where the outcome of `rank` lies if it does not come home by itself."""
+        """Return the file with the outcome of `rank`, if it does not arrive as a message."""
         return rescue_file(self._task.snapshot_folder, rank)
 
     def of(self, rank: int) -> WorkerResult:
-        """Return how `rank`, which is over, has ended."""
+        """Return how `rank`, which is over, ended."""
         if rank not in self._ends:
             self._ends[rank] = self._found(rank)
         return self._ends[rank]
@@ -170,7 +170,7 @@ class RankEnds:
         try:
             answered: Outcome = pickle.loads(call.result())
             is_ended = answered.failure is not None and self._task.strategy.can_continue
-            if is_ended and self._cluster.is_leaving:  # processes that the cell has started may have ended by the scheduler's signal
+            if is_ended and self._cluster.is_leaving:  # child processes of the cell may have been ended by the scheduler's signal
                 return WorkerResult(rank, answered, _LEAVING)
             return WorkerResult(rank, answered, _INTERRUPTED if is_ended and answered.interrupted and rank not in self.interrupted else "")
         except Exception as error:
@@ -178,7 +178,7 @@ class RankEnds:
                 reason = self._gone(rank)
             elif self._cluster.unreachable:
                 reason = self._cluster.unreachable
-            elif getattr(error, "ename", "") == "EngineError":  # a process that is stopped does not tell that it lives
+            elif getattr(error, "ename", "") == "EngineError":  # a stopped process sends no heartbeats
                 reason = _SILENT
             else:
                 reason = f"{type(error).__name__}: {error}"
