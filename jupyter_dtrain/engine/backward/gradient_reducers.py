@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -15,6 +16,11 @@ from ..tensor.hooks_aside import hooks_set_aside
 from ..tensor.placement_types import GlobalTensor
 from ..tensor.redistribute import Exchange
 from .gradient_exchange import GradientExchange
+
+BUCKETS = 16
+"""Of gradients on CPUs: what is left to exchange when a backward pass is over is the last one of them."""
+LEAST, MOST = 1 << 16, 25 << 20
+"""Bytes of a bucket: for each rank at least, as a ring of ranks passes on a part for each, and PyTorch's own size at most."""
 
 
 class Reducer:
@@ -88,6 +94,7 @@ class BucketReducer(Reducer):
             # it has set would be taken for the bucket.
             gradient_as_bucket_view=False,
             find_unused_parameters=self.may_lack_leaves,
+            bucket_cap_mb=bucket_cap(self._leaves, dist.get_world_size()),
         ).eval()  # no model that is in training, when the cell evaluates its own
         if (hook := exchange.bucket_hook(slot)) is not None:
             self._ddp.register_comm_hook(None, hook)
@@ -119,6 +126,16 @@ class BucketReducer(Reducer):
             backward(roots, [torch.zeros_like(root) for root in roots])
         for leaf, gradient in before:
             leaf.grad = gradient
+
+
+def bucket_cap(leaves: Sequence[torch.Tensor], num_ranks: int) -> float | None:
+    """Return how many MiB of gradients PyTorch's reducer sends at a time; ``None``: as many as it likes.
+
+    That is 25, which GPUs want, and all of many a model that is trained on CPUs: nothing of it is under way before the pass is over.
+    """
+    if any(leaf.device.type != "cpu" for leaf in leaves):
+        return None
+    return min(max(sum(leaf.nbytes for leaf in leaves) // BUCKETS, LEAST * num_ranks), MOST) / (1 << 20)
 
 
 class _Leaves(nn.Module):
