@@ -14,7 +14,7 @@ from ..task import Task
 from ..timing import OUTSIDE, Counted, Timing
 from .best_metric import Best
 from .device_stats import DeviceSampler
-from .emitter import Emitter, publisher
+from .emitter import Emitter, interval_for, publisher
 from .notices import Notices, standing
 from .observer import Observer
 
@@ -42,7 +42,8 @@ class Reports:
         self.timing = Timing(task.rank, device)
         self._sampler = _samplers.get(str(device)) or _samplers.setdefault(str(device), DeviceSampler(task.rank, device))
         self._sampler.start(task.rank)
-        self.emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=task.emit_interval)
+        interval = interval_for(task.world_size, task.emit_interval)
+        self.emitter = Emitter(publisher(), run_id=task.run_id, rank=task.rank, interval=interval)
         self.emitter.add_source(self.observer.drain)
         self.emitter.add_source(lambda: self.timing.drain(self.observer.step))
         self.emitter.add_source(self._sampler.due)
