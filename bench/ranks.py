@@ -33,7 +33,7 @@ from jupyter_dtrain.runs.persister import Recording
 from jupyter_dtrain.runs.store import RunStore
 
 RANKS, HERTZ, SECONDS = {ranks}, {hertz}, {seconds}
-recording = Recording.begin(RunStore(Path("runs")), name=None, cell="", world_size=RANKS, arguments={{}}, say=print)
+recording = Recording.start(RunStore(Path("runs")), name=None, cell="", world_size=RANKS, arguments={{}}, say=print)
 recorder = recording.recorder
 
 class Source:
