@@ -1,5 +1,5 @@
-"""The global view: a batch whose parts are on several ranks, and what the cell's code makes of it.
+"""The global view: tensors that are sharded over the ranks and that the cell sees with their global shape.
 
-Shapes in docstrings: ``B`` is the samples of the global batch, ``b`` those of the rank's shard of it; ``…`` are other dims, alike on
-all ranks.
+Shapes in docstrings: ``B`` is the number of samples in the global batch, ``b`` the number in the rank's shard; ``…`` are other dims,
+equal on all ranks.
 """

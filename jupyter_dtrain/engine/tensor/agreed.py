@@ -1,9 +1,9 @@
-"""Errors of one rank's part of a batch that the cell catches: raised on all ranks, as one process would raise them.
+"""Raise the error of one rank's shard on all ranks, as one process would, so that the cell can catch it.
 
-A rank that fails tells the others, at the end of what they compute on their parts (a model's call, an operation, a batch, a backward
-pass) or in an exchange that they are in within it. Then all of them do the same: they compute it on the whole batch, which raises what one
-process would raise, or raise the error of the first rank that has one, as samples lie in rank order. This is done where the cell would
-catch an error (`caught`); elsewhere a rank's error ends the cell anyway.
+A rank that fails tells the others at the end of the computation on shards (a model's call, an operation, a batch, a backward pass), or
+in a collective within it. All ranks then react alike. Either they compute on the full batch, which raises the error of one process. Or
+they raise the error of the first failed rank, because samples lie in rank order. Ranks do this only where the cell would catch an
+error (`caught`). Elsewhere a rank's error ends the cell.
 """
 
 from __future__ import annotations
@@ -20,11 +20,17 @@ Result = TypeVar("Result")
 
 
 class FailedOnShard(Exception):
-    """A rank cannot compute something on its part of the batch, and all ranks know."""
+    """A rank has failed on its shard of the batch, and all ranks know it."""
 
 
 def failures_of(error: BaseException | None) -> Failures:
-    """Return what has failed on each rank; `error` is this one's. A collective."""
+    """Return the error of each rank, ``None`` where a rank has none. A collective.
+
+    Parameters
+    ----------
+    error : BaseException, optional
+        This rank's error. The failures in a `FailedElsewhere` are returned without an exchange.
+    """
     if isinstance(error, FailedElsewhere):
         return error.failures
     failure = None if error is None else to_bytes(error)
@@ -34,18 +40,18 @@ def failures_of(error: BaseException | None) -> Failures:
 
 
 def on_all_parts(compute: Callable[[], Result], *passed_on: type[BaseException]) -> Result:
-    """Return what `compute` returns on the rank's part. A collective.
+    """Run `compute` on the rank's shard and return its result. A collective.
 
     Parameters
     ----------
     compute : callable
     passed_on : type
-        Errors that all ranks come to together.
+        Exceptions that all ranks raise together. They are re-raised without an exchange.
 
     Raises
     ------
-    FailedOnPart
-        It raises something on a rank.
+    FailedOnShard
+        `compute` has failed on some rank.
     """
     error: BaseException | None = None
     try:
@@ -55,13 +61,13 @@ def on_all_parts(compute: Callable[[], Result], *passed_on: type[BaseException])
     except (Exception, FailedElsewhere) as raised:
         error = raised
     if first_of(failures_of(error)) is not None:
-        error = None  # its frames hold what was computed
+        error = None  # its frames keep the intermediate tensors alive
         raise FailedOnShard
     return result
 
 
 def raise_if_any(failures: Failures, own: BaseException | None) -> None:
-    """Raise the error of the first rank that has one, if any has; `own` is this rank's."""
+    """Raise the error of the first failed rank, if any rank has failed; `own` is this rank's error."""
     rank = first_of(failures)
     if rank is None:
         return
@@ -73,12 +79,12 @@ def raise_if_any(failures: Failures, own: BaseException | None) -> None:
 
 
 def first_of(failures: Failures) -> int | None:
-    """Return the first rank that has failed."""
+    """Return the first rank that has failed, ``None`` if none has."""
     return next((rank for rank, failure in enumerate(failures) if failure is not None), None)
 
 
 def note(error: BaseException) -> None:
-    """Leave word of an error of this rank alone: if ranks come apart by it, the others can say so."""
+    """Publish an error of this rank in the shared memory, so that other ranks can name it if the ranks diverge. No collective."""
     shared = batch_memory()
     if shared is not None:
         shared.note(to_bytes(error))

@@ -1,12 +1,12 @@
-"""Functions with a backward pass of their own (``torch.autograd.Function``): it is to be of the gradient of the global batch.
+"""Give user-defined ``torch.autograd.Function`` backward passes the gradient of the global batch.
 
-On its way a gradient is a rank's part of it, and larger by a factor (`gradients` averages over ranks at the end). What is linear in the
-gradient, as derivatives are, may be computed of that. A backward pass that clips, rounds or divides by a norm may not. Whether one does
-is looked for in its code; there
+Within a backward pass each rank has its own part of a gradient, scaled by a factor (`backward.gradient_sync` averages over ranks at the
+leaves). A ``backward`` that is linear in the gradient may use that. One that clips, rounds or divides by a norm may not. The code of
+``backward`` is inspected for such operations. If it has some,
 
-- what every rank has computed alike (in the cell, in an open model, of parameters) is given the sum of the ranks' parts, one exchange;
-- rows of a share in a model are given their own gradient without the factor, which takes none. Where the function may let rows depend
-  on each other, or it cannot be told whether these are rows, the model is opened.
+- a value that every rank has computed alike (in the cell, in an open model, from parameters) gets the sum over the ranks: one all-reduce;
+- rows of a shard in a model get their own gradient without the factor, which needs no exchange. If the function may mix rows, or its
+  inputs may be no rows, the model is opened.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ Change = Callable[[torch.Tensor], torch.Tensor]
 
 @dataclass
 class Met:
-    """What a call of a model has met of such functions on a rank.
+    """User-defined functions that a model's call has run on a rank.
 
     Attributes
     ----------
     refused : bool
-        One that must not be computed on a share.
+        Whether one of them must not be computed on a shard.
     sums : list of float
-        Of what was taken for rows of the share, in a first call.
+        Sums of the inputs that were taken for rows of the shard. Recorded in a model's first call only.
     """
 
     refused: bool = False
@@ -64,17 +64,21 @@ class Met:
 
 
 def must_be_whole(of_ranks: Sequence[Met]) -> bool:
-    """Return whether a model must not be called on shares. What is the same on all ranks are no rows."""
+    """Return whether a model must be called on the full batch. Inputs whose sums are equal on all ranks are no rows of a shard."""
     return any(met.refused for met in of_ranks) or any(len(set(sums)) == 1 for sums in zip(*(met.sums for met in of_ranks), strict=False))
 
 
 class OwnFunctions:
-    """Backward passes of a run's own functions.
+    """Adapts the gradients of user-defined autograd functions during a run.
+
+    Parameters
+    ----------
+    rules : Rules
 
     Attributes
     ----------
     met : Met
-        Since the last call of :meth:`enter`.
+        Functions seen since the last call of :meth:`enter`.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -84,17 +88,26 @@ class OwnFunctions:
         self.met = Met()
 
     def enter(self, placement: Shard, *, is_first: bool) -> None:
-        """Begin a call of a model on the rank's share, its first or another."""
+        """Begin a call of a model on the rank's shard; `is_first`: its first call."""
         self._placement, self._is_first, self.met = placement, is_first, Met()
 
     def leave(self) -> None:
-        """End it."""
+        """End the model's call."""
         self._placement = None
 
     def see(self, function: type[torch.autograd.Function], args: Sequence[Any], result: Any) -> None:
-        """Look at a call of `function`, which has returned `result`."""
+        """Register gradient hooks on the node that `function` has just made, if its ``backward`` is not linear.
+
+        Parameters
+        ----------
+        function : subclass of torch.autograd.Function
+        args : sequence
+            The arguments that it was called with.
+        result : Tensor or tuple
+            What it has returned.
+        """
         words = _bends(function)
-        if not words or self._rules.world_size == 1 or torch._C._current_graph_task_id() != -1:  # a model computes activations again
+        if not words or self._rules.world_size == 1 or torch._C._current_graph_task_id() != -1:  # recomputed in a backward pass
             return
         outputs = (result,) if isinstance(result, torch.Tensor) else result if isinstance(result, tuple) else ()
         kind: Any = function
@@ -134,7 +147,7 @@ class OwnFunctions:
         )
 
     def _change(self, node: Any, *, before: Change, after: Change) -> None:
-        """Change the gradients that a node gets and those that it gives, but where a model takes a gradient in its own forward."""
+        """Change the gradients that enter and leave `node`, unless a model's ``forward`` runs the backward pass itself."""
 
         def all_of(gradients: tuple[torch.Tensor | None, ...], change: Change) -> tuple[torch.Tensor | None, ...] | None:
             return None if self._placement is not None else tuple(None if g is None else change(g) for g in gradients)
@@ -145,14 +158,14 @@ class OwnFunctions:
 
 @lru_cache(maxsize=1024)
 def _bends(function: type[torch.autograd.Function]) -> frozenset[str]:
-    """Return ``"one"`` if the backward pass of `function` may not be linear in each number of the gradient, ``"several"`` if in several."""
+    """Return how ``backward`` of `function` may be non-linear: ``"one"`` (elementwise), with ``"several"`` if it also mixes elements."""
     if f"{function.__module__}.".startswith(_LINEAR):
         return frozenset()
     backward: Any = next((vars(kind)[name] for kind in function.__mro__ for name in ("backward", "vjp") if name in vars(kind)), None)
     found: set[str] = set()
 
     def has(code: CodeType, names: set[str]) -> bool:
-        code = original_code(code) or code  # in loops that can be resumed there are comparisons
+        code = original_code(code) or code  # code rewritten for resumable loops has comparisons of its own
         plain = {name.rstrip("_") for name in names} | names
         if not plain.isdisjoint(_OF_SEVERAL):
             found.update(("one", "several"))
@@ -169,15 +182,15 @@ def _bends(function: type[torch.autograd.Function]) -> frozenset[str]:
 
 
 def _compares(code: CodeType) -> bool:
-    """Return whether code compares by size, or takes powers."""
+    """Return whether code has a comparison or a power operator."""
     instructions = [instruction for part in everything(code) for instruction in dis.get_instructions(part)]
     return any(i.opname in ("COMPARE_OP", "BINARY_POWER") or (i.opname == "BINARY_OP" and i.argrepr.startswith("**")) for i in instructions)
 
 
 def current_apply() -> Callable[..., Any]:
-    """Return ``torch.autograd.Function.apply`` as it is now, to be called with the class first.
+    """Return the current ``torch.autograd.Function.apply`` as a function that takes the class first.
 
-    It is a class method of Python's, or since PyTorch 2.15 of C++'s.
+    It is a Python class method, or since PyTorch 2.15 one in C++.
     """
     found: Any = torch.autograd.Function.__dict__["apply"]
     if isinstance(found, classmethod):

@@ -1,8 +1,8 @@
-"""BatchNorm inside a model on the rank's part of a batch, with the statistics of the whole batch.
+"""BatchNorm inside a model on the rank's shard, with the statistics of the global batch.
 
-Each rank adds up its part, one exchange adds up the ranks' sums, and the backward pass has the exchange's adjoint: layers normalize as
-they would on one process, and their running statistics are the same on every rank. PyTorch's own ``SyncBatchNorm`` is for GPUs
-only, and a layer that the user has to put in.
+Each rank sums over its shard, one all-reduce adds the sums, and the backward pass runs the adjoint of the all-reduce. Layers normalize as
+on one process, and their running statistics are equal on every rank. PyTorch's ``SyncBatchNorm`` supports GPUs only, and the user has to
+put it into the model.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from .redistribute import Exchange
 
 
 class GlobalNormalization:
-    """Normalizes over the whole batch while a model is called on a share.
+    """Normalizes over the global batch while a model is called on a shard.
 
     Attributes
     ----------
     share : BatchShard, optional
-        The share that a model is called on now; ``None``: normalization is as it always is.
+        The shard that a model is called on now. ``None``: PyTorch's own normalization.
     again : bool
-        Whether layers see the share that they saw last: they are computed again in a backward pass (activation checkpointing).
+        Whether layers use the shard of their last call, because a backward pass recomputes them (activation checkpointing).
     """
 
     def __init__(self) -> None:
         self.share: BatchShard | None = None
         self.again = False
-        self._shares: IdentityMap[BatchShard | None] = IdentityMap()  # by a layer's running mean, the share that it saw last
+        self._shares: IdentityMap[BatchShard | None] = IdentityMap()  # by a layer's running mean: the shard of its last call
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in ``torch.nn.functional.batch_norm`` until the end of the ``with`` block.
+        """Replace ``torch.nn.functional.batch_norm`` until the end of the ``with`` block.
 
-        Its input is ``(b, C, …)`` on each rank. Mean and variance ``(C,)`` are those of all ``B`` samples.
+        The input is ``(b, C, …)`` on each rank. Mean and variance ``(C,)`` are taken over all ``B`` samples.
         """
         original = F.batch_norm
 
@@ -87,7 +87,7 @@ def _normalized(
 ) -> torch.Tensor:
     F._verify_batch_size(torch.Size((share.total, *x.shape[1:])))  # type: ignore[attr-defined]
     channels = x.shape[1]
-    # Sums of differences from a value that all ranks have and that is near the mean: squares of large means would cancel.
+    # Sum differences from a value near the mean that all ranks have: with sums of raw squares, large means would cancel.
     origin = x.new_zeros(channels) if running_mean is None else running_mean.detach().to(x.dtype, copy=True)
     counted = x if share.num_samples else nothing_of(x) + of_channels(origin, x)
     kind = torch.promote_types(x.dtype, torch.float32)
@@ -102,7 +102,7 @@ def _normalized(
     variance = sums[channels:-1] / total - offset.square()
     mean = origin + offset
     with torch.no_grad():
-        # Without counting, as PyTorch's own does: another pass of the layer, over whole inputs, may have kept these for its gradients.
+        # Via `.data`, which bumps no version counter, as in PyTorch: another call of the layer may have saved these for its backward pass.
         if running_mean is not None:
             running_mean.data.lerp_(mean.to(running_mean.dtype), momentum)
         if running_var is not None:
@@ -112,7 +112,7 @@ def _normalized(
 
 
 def _uncount(running_mean: torch.Tensor | None) -> None:
-    """Let the layer that has this mean not have seen the batch that it is called on: another rank has left, which could not load it."""
+    """Undo the layer's ``num_batches_tracked += 1`` for this batch, when the exchange fails because another rank could not load it."""
     frame: FrameType | None = sys._getframe()
     while frame is not None and running_mean is not None:
         layer = frame.f_locals.get("self")
@@ -124,12 +124,12 @@ def _uncount(running_mean: torch.Tensor | None) -> None:
 
 
 class NormalizationLayers:
-    """The layers of models that normalize by statistics of a batch.
+    """Finds the layers of models that normalize by statistics of a batch.
 
     Parameters
     ----------
     per_rank : bool
-        Whether BatchNorm takes the statistics of each rank's part, as InstanceNorm does anyway.
+        Whether BatchNorm takes the statistics of each rank's shard. InstanceNorm always does.
     """
 
     def __init__(self, *, per_rank: bool) -> None:
@@ -137,15 +137,15 @@ class NormalizationLayers:
         self._found = Found(lambda module: [layer for layer in modules_in(module) if isinstance(layer, _NormBase)])
 
     def of(self, module: nn.Module) -> list[_NormBase]:
-        """Return those in `module`."""
+        """Return the normalization layers in `module`."""
         return self._found.of(module)
 
     def take_statistics(self, module: nn.Module) -> bool:
-        """Return whether BatchNorm in `module` takes statistics of the rank's part alone now."""
+        """Return whether BatchNorm in `module` takes statistics of the rank's shard alone now."""
         return self._per_rank and module.training and bool(layers_taking_statistics(module))
 
     def statistics_in(self, modules: Sequence[nn.Module]) -> list[torch.Tensor]:
-        """Return the running statistics, each once, of layers in `modules` that take those of the rank's part alone now."""
+        """Return the running statistics, each once, of layers in `modules` that now take them from the rank's shard alone."""
         layers = {id(layer): layer for module in modules for layer in self.of(module) if self._is_own(layer)}
         return [buffer for layer in layers.values() for buffer in (layer.running_mean, layer.running_var) if buffer is not None]
 

@@ -1,6 +1,6 @@
-"""Sums over a batch and a normalized batch whose graphs keep the batch alone, as PyTorch's own BatchNorm does.
+"""Autograd functions for BatchNorm that save only the input batch, as PyTorch's own BatchNorm does.
 
-Of plain operations autograd would keep what lies between them too: twice the batch for each layer.
+With plain operations, autograd would also save the intermediates: twice the batch for each layer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 
 
 class _Sums(torch.autograd.Function):
-    """Sums of differences from a value, and of their squares: of x ``(b, C, …)`` and an origin ``(C,)``, twice ``(C,)``."""
+    """Sums of ``x - origin`` and of its squares over the batch: from x ``(b, C, …)`` and an origin ``(C,)``, two tensors ``(C,)``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, origin: torch.Tensor, kind: torch.dtype) -> Any:
@@ -39,7 +39,7 @@ class _Sums(torch.autograd.Function):
 
 
 class _Normalized(torch.autograd.Function):
-    """What a layer returns for x ``(b, C, …)``: less a mean, times a scale, plus a bias, each ``(C,)``."""
+    """``(x - mean) * scale + bias`` for x ``(b, C, …)``; mean, scale and bias are ``(C,)``."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -58,7 +58,7 @@ class _Normalized(torch.autograd.Function):
         of_x, of_mean, of_scale, of_bias = ctx.dtypes
         passed, dims = grad * of_channels(scale, x), dims_of(x)
         spread = (grad * (x - of_channels(mean, x))).sum(dims)
-        # The mean's is the sum of what is passed on, digit by digit: what comes to zero behind the layer (a bias before it) does so.
+        # The mean's gradient is bit for bit the negated sum of the input's, so that gradients which cancel (a bias before the layer) are 0.
         return passed.to(of_x), -passed.sum(dims).to(of_mean), spread.to(of_scale), grad.sum(dims).to(of_bias)
 
     @staticmethod
@@ -79,7 +79,7 @@ def batch_sums(x: torch.Tensor, origin: torch.Tensor, kind: torch.dtype) -> tupl
 
 
 def normalized(x: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """Return a batch ``(b, C, …)`` less a mean, times a scale, plus a bias, each ``(C,)``."""
+    """Return ``(x - mean) * scale + bias`` for x ``(b, C, …)``; mean, scale and bias are ``(C,)``."""
     result: torch.Tensor = _Normalized.apply(x, mean, scale, bias)  # type: ignore[no-untyped-call]
     return result
 
@@ -90,5 +90,5 @@ def dims_of(x: torch.Tensor) -> list[int]:
 
 
 def of_channels(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Return values ``(C,)`` so that they go with ``(b, C, …)``."""
+    """Return `values` ``(C,)`` as a view that broadcasts against `x` ``(b, C, …)``."""
     return values.view([-1 if dim == 1 else 1 for dim in range(x.dim())])

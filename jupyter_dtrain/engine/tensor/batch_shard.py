@@ -1,8 +1,8 @@
-"""Which part of a global batch is whose.
+"""Divide a global batch into one shard per rank.
 
-A loader's ``batch_size`` is the global batch. Every rank walks the same batches in the same order and keeps a
-contiguous part of each, so the parts of one batch in rank order are that batch. Parts may differ in size (a batch
-that does not divide, a slower engine): gradients are weighted by it, see `gradients`.
+A loader's ``batch_size`` is the global batch. Every rank walks the same batches in the same order and keeps a contiguous shard of each.
+The shards of a batch, concatenated in rank order, are that batch. Shards may differ in size, because a batch does not divide evenly or
+an engine is slower. Gradients are weighted by the shard's size (`backward.gradient_sync`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class BatchShard:
-    """A rank's part ``[start, stop)`` of a batch of `total` samples; `sizes` are the samples of all ranks, in rank order.
+    """A rank's shard ``[start, stop)`` of a batch of `total` samples; `sizes` are the shard sizes of all ranks, in rank order.
 
-    Shares of different divisions are different also where this rank's part is the same, so that all ranks see it.
+    `sizes` takes part in comparisons: shards of different divisions compare unequal on all ranks, even where one rank's slice is the same.
     """
 
     start: int
@@ -26,20 +26,19 @@ class BatchShard:
 
     @property
     def num_samples(self) -> int:
-        """Samples of the batch that are this rank's own."""
+        """Number of samples in this rank's shard."""
         return self.stop - self.start
 
     @property
     def weight(self) -> float:
-        """The rank's part of the batch, from 0 to 1; over all ranks these add up to 1."""
+        """The shard's fraction of the batch, from 0 to 1. The weights of all ranks sum to 1."""
         return self.num_samples / self.total if self.total else 0.0
 
     @property
     def loaded(self) -> slice:
-        """The samples to load: the rank's own or, where it has none, one of the others'.
+        """The samples to load: the rank's shard or, if that is empty, one sample of another rank.
 
-        A rank without a sample still takes part in every collective, so it computes on a sample that is not
-        its own, with weight 0.
+        A rank with an empty shard still takes part in every collective. It computes on that sample with weight 0.
         """
         if self.num_samples or not self.total:
             return slice(self.start, self.stop)
@@ -48,15 +47,14 @@ class BatchShard:
 
 
 def share_of(total: int, rank: int, speeds: Sequence[float]) -> BatchShard:
-    """Split `total` samples in proportion to `speeds`, one of them per rank, and return the part of `rank`.
+    """Split `total` samples in proportion to `speeds`, one per rank, and return the shard of `rank`.
 
-    Boundaries are the rounded cumulative sums, so the parts always add up and differ from the exact
-    proportion by less than one sample.
+    Boundaries are the rounded cumulative sums. The sizes sum to `total` and differ from the exact proportion by less than one sample.
     """
     whole = sum(speeds)
 
     def boundary(before: int) -> int:
-        # The same expression on both sides of it: some versions of Python add up floats more exactly than step by step.
+        # `sum` in numerator and denominator: some Python versions sum floats more exactly than a running total does.
         return total if before == len(speeds) else round(total * sum(speeds[:before]) / whole)
 
     boundaries = [boundary(before) for before in range(len(speeds) + 1)]
@@ -64,7 +62,12 @@ def share_of(total: int, rank: int, speeds: Sequence[float]) -> BatchShard:
 
 
 class BatchSharding:
-    """How batches are shared out over the ranks: equally, until their speeds are told."""
+    """Divides batches over the ranks: equally, until :meth:`follow` sets their speeds.
+
+    Parameters
+    ----------
+    rank, world_size : int
+    """
 
     def __init__(self, *, rank: int, world_size: int) -> None:
         self._rank = rank
@@ -77,19 +80,19 @@ class BatchSharding:
         return self._speeds
 
     def follow(self, speeds: Sequence[float]) -> None:
-        """Share out in proportion to `speeds`, one of them per rank, from the next batch on whose samples are drawn.
+        """Divide in proportion to `speeds`, one per rank, from the next batch whose samples are drawn.
 
-        All ranks do so at the same place of the cell.
+        All ranks must call this at the same place of the cell.
         """
         self._speeds = tuple(speeds)
         self._known.clear()
 
     def of(self, total: int) -> tuple[BatchShard, ...]:
-        """Return the ranks' parts of a batch of `total` samples, in rank order."""
+        """Return the shards of a batch of `total` samples, in rank order."""
         if total not in self._known:
             self._known[total] = tuple(share_of(total, rank, self._speeds) for rank in range(len(self._speeds)))
         return self._known[total]
 
     def local_shard(self, total: int) -> BatchShard:
-        """Return the rank's own part of a batch of `total` samples."""
+        """Return this rank's shard of a batch of `total` samples."""
         return self.of(total)[self._rank]

@@ -1,7 +1,7 @@
-"""Backward passes from many starts at once (``is_grads_batched=True``, `torch.func.vmap` around ``torch.autograd.grad``).
+"""Exchanges in batched backward passes (``is_grads_batched=True``, `torch.func.vmap` around ``torch.autograd.grad``).
 
-PyTorch gives functions of Python's the gradients of all starts as one tensor that says it is of one start alone. An exchange has no rule
-for these, and needs none: the ranks exchange what is in it, once for all starts.
+In such a pass an autograd function gets the gradients for all ``grad_outputs`` as one batched tensor, which has the shape of a single
+gradient. Collectives have no batching rule. The ranks unwrap the tensor and exchange its content once for all ``grad_outputs``.
 """
 
 from __future__ import annotations
@@ -15,14 +15,19 @@ _functorch = torch._C._functorch
 
 
 def of_batched(function: type[torch.autograd.Function], tensor: torch.Tensor) -> torch.Tensor:
-    """Apply `function`, which treats each entry of a tensor alike, to `tensor` or to what is in it.
+    """Apply `function` to `tensor`, or to the tensor that a batched one wraps.
 
     Parameters
     ----------
     function : subclass of torch.autograd.Function
-        From a tensor to one of its shape.
+        Elementwise: it maps a tensor to one of the same shape.
     tensor : Tensor
-        ``(…)``, where a pass goes on from ``n`` starts with ``(n, …)`` in it.
+        ``(…)``; in a batched pass with ``n`` ``grad_outputs`` it wraps ``(n, …)``.
+
+    Raises
+    ------
+    RuntimeError
+        A batched pass runs within another one.
     """
     if _functorch.is_batchedtensor(tensor):
         level, dim = _functorch.maybe_get_level(tensor), _functorch.maybe_get_bdim(tensor)
@@ -35,7 +40,7 @@ def of_batched(function: type[torch.autograd.Function], tensor: torch.Tensor) ->
         inside = torch._remove_batch_dim(tensor, level, 0, 0)
         return torch._add_batch_dim(of_batched(function, inside), 0, level)
     if _functorch.maybe_current_level() is not None and not _functorch.is_functorch_wrapped_tensor(tensor):
-        with temporarily_clear_interpreter_stack():  # an exchange is not what is transformed
+        with temporarily_clear_interpreter_stack():  # the transform is not to see the exchange
             return of_batched(function, tensor)
     result: Any = function.apply(tensor)
     assert isinstance(result, torch.Tensor)
@@ -43,12 +48,12 @@ def of_batched(function: type[torch.autograd.Function], tensor: torch.Tensor) ->
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
-    """Return whether a pass from many starts at once has given a function the gradients of all of them."""
+    """Return whether `tensor` wraps the gradients of a batched backward pass."""
     return bool(_functorch.is_batchedtensor(tensor) or _functorch.is_legacy_batchedtensor(tensor))
 
 
 def _legacy_level() -> int:
-    """Return the level of the batched pass that is under way; there is one, and PyTorch counts them from 1."""
+    """Return the vmap level of the running batched pass: 1, as PyTorch counts from 1 and only one may run."""
     above: int = torch._C._vmapmode_increment_nesting()
     torch._C._vmapmode_decrement_nesting()
     if above != 2:

@@ -1,9 +1,8 @@
-"""Whether the user's code would catch an error at the place where it runs now: ``try: … except ValueError: continue``.
+"""Tell whether the user's code would catch an error raised at the current line: ``try: … except ValueError: continue``.
 
-Ranks compute on parts of a batch, and a sample that cannot be read, or that `forward` refuses, is in the part of one of them. Where nobody
-catches the error, it ends the cell on all ranks. Where the cell catches it and goes on, all ranks have to raise it, and so have to ask each
-other (`agreed`). That takes an exchange for each call of a model and each batch, so only cells that catch something pay for it. Which do is
-read from their text.
+A sample that cannot be read, or that `forward` refuses, is in one rank's shard. An error that nobody catches ends the cell on all ranks.
+If the cell catches the error and continues, all ranks have to raise it, so they have to ask each other (`agreed`). That costs one exchange
+for each model call and each batch. Only cells with such handlers pay for it; the handlers are found in the source text.
 """
 
 from __future__ import annotations
@@ -29,33 +28,33 @@ from .rank0_guard import alone_now
 Span = tuple[tuple[int, int], tuple[int, int]]  # from a line and column to another
 
 _NEVER_ERRORS = frozenset(("KeyboardInterrupt", "SystemExit", "GeneratorExit", "StopIteration", "StopAsyncIteration", "CancelledError"))
-_OUTER = str(Path(__file__).parents[1] / "cell.py")  # what runs the cell catches everything
+_OUTER = str(Path(__file__).parents[1] / "cell.py")  # runs the cell and catches everything: the walk up the stack ends here
 _TORCH = str(Path(torch.__file__).parent)
 _PASSED_ON = (contextlib.nullcontext, contextlib.closing, contextlib.redirect_stdout, contextlib.redirect_stderr, contextlib.chdir)
 
 
 class Catches:
-    """What is known of the ``try`` statements of a run, while it is installed.
+    """Finds the ``try`` and ``with`` statements around the running code, while it is installed.
 
     Parameters
     ----------
     sources : mapping of str to str
-        Texts of other cells by the names of their files.
+        Source text of other cells by file name.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self._sources = sources
         self._trees: dict[str, ast.Module | None] = {}
-        self._spans: dict[int, tuple[CodeType, tuple[Span, ...]]] = {}  # by id, with the code that has it: its hash takes microseconds
+        self._spans: dict[int, tuple[CodeType, tuple[Span, ...]]] = {}  # by id, as hashing code takes microseconds; the code keeps its id
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let :func:`may_be_caught` be asked, until the end of the ``with`` block."""
+        """Let :func:`may_be_caught` use this object until the end of the ``with`` block."""
         with current_run.having(handlers=self):
             yield
 
     def here(self, frame: FrameType | None) -> bool:
-        """Return whether `frame`, or one that it was called from, would catch an error."""
+        """Return whether `frame` or one of its callers would catch an error."""
         while frame is not None:
             code = frame.f_code
             known = self._spans.get(id(code))
@@ -91,19 +90,19 @@ class Catches:
 
 
 def may_be_caught() -> bool:
-    """Return whether the user's code would catch an error that is raised here and go on; the same on all ranks that come here."""
+    """Return whether the user's code would catch an error raised here and continue. All ranks at this line get the same answer."""
     return current_run.handlers is not None and current_run.handlers.here(sys._getframe(1)) and not alone_now()
 
 
 def _parsed(text: str) -> ast.Module | None:
     try:
         return ast.parse(text)
-    except SyntaxError:  # of a cell with magics, as it stands in the notebook
+    except SyntaxError:  # the text of a notebook cell that has magics
         return None
 
 
 def _catches(node: ast.stmt, frame: FrameType, *, own: bool) -> bool:
-    """Return whether an error in the body of `node` may go no further; a library's handlers that end with ``raise`` do not count."""
+    """Return whether `node` may stop an error in its body from propagating. A library's handlers that end with ``raise`` do not count."""
     match node:
         case ast.Try(handlers=handlers, finalbody=last) | ast.TryStar(handlers=handlers, finalbody=last):
             caught = [handler for handler in handlers if not _NEVER_ERRORS.issuperset(_names_of(handler.type))]
@@ -118,7 +117,7 @@ def _catches(node: ast.stmt, frame: FrameType, *, own: bool) -> bool:
 
 
 def _names_of(kind: ast.expr | None) -> list[str]:
-    """Return the names of the exceptions that a handler is for; of all of them ``BaseException``."""
+    """Return the names of the exceptions that a handler catches; ``BaseException`` for a bare ``except`` or an unreadable expression."""
     match kind:
         case None:
             return ["BaseException"]
@@ -130,7 +129,7 @@ def _names_of(kind: ast.expr | None) -> list[str]:
 
 
 def _may_suppress(manager: ast.expr, frame: FrameType) -> bool:
-    """Return whether leaving a context may end an error: where the manager is the user's own, or one of `contextlib` for that."""
+    """Return whether a context manager may suppress an error: one of the user's code, one of `contextlib`, or an unknown one."""
     found = _value_of(manager.func if isinstance(manager, ast.Call) else manager, frame)
     if found is _UNKNOWN:
         return True
@@ -142,7 +141,7 @@ def _may_suppress(manager: ast.expr, frame: FrameType) -> bool:
         return True
     try:
         return is_users(inspect.getfile(kind))
-    except (TypeError, OSError):  # written in C, or without a file: a lock, a file; or of a notebook whose cells have none
+    except (TypeError, OSError):  # written in C (a lock, a file), or defined in a notebook whose cells have no files
         return getattr(kind, "__module__", None) == "__main__"
 
 
@@ -150,7 +149,7 @@ _UNKNOWN = object()
 
 
 def _value_of(expression: ast.expr, frame: FrameType) -> Any:
-    """Return what a name, or an attribute of a module or class, stands for in `frame`; nothing else is evaluated."""
+    """Return the value of a name or attribute in `frame`, of a call that of its function. Nothing is executed."""
     match expression:
         case ast.Name(id=name):
             for names in (frame.f_locals, frame.f_globals, vars(builtins)):

@@ -1,7 +1,8 @@
-"""``torch.compile`` and tensors that span the ranks: compiled code takes plain ones.
+"""``torch.compile`` and global tensors: compiled code takes plain tensors only.
 
-So what the cell has compiled is run as it is written where the cell calls it, on global tensors, and compiled inside of models. Calls that
-are made only to learn from them are not compiled: they are of other numbers of samples, for which the compiler would begin again.
+A compiled function that the cell calls on global tensors runs eagerly. Inside models, where tensors are plain, it runs compiled. Probe
+calls, which the project makes only to learn about a model, run eagerly: they have other numbers of samples, for which the compiler would
+compile again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ...system.patches import patched
 
 @contextmanager
 def as_written() -> Iterator[None]:
-    """Run compiled functions as they are written until the end of the ``with`` block."""
+    """Run compiled functions eagerly until the end of the ``with`` block."""
     with ExitStack() as stack:
         compiles = torch.compile
         begun = False
@@ -36,7 +37,7 @@ def as_written() -> Iterator[None]:
         @wraps(compiles)
         def compile_and_begin(*args: Any, **kwargs: Any) -> Any:
             made = compiles(*args, **kwargs)
-            begin()  # with the cell's first use of the compiler
+            begin()  # the cell's first `torch.compile` may have imported the compiler
             return made
 
         begin()
@@ -47,7 +48,7 @@ def as_written() -> Iterator[None]:
 
 @contextmanager
 def _recomputed_alike() -> Iterator[None]:
-    """Let activation checkpointing compute again what it has computed compiled or as it is written, until the end of the ``with`` block."""
+    """Let activation checkpointing recompute with the compiler stance of the forward pass, until the end of the ``with`` block."""
 
     def alike(function: Callable[..., Any]) -> Callable[..., Any]:
         if not _is_there():
@@ -68,7 +69,7 @@ def _recomputed_alike() -> Iterator[None]:
         return generator(alike(function), *args, **kwargs)
 
     def apply(function: Callable[..., Any], *args: Any) -> Any:
-        # As it is now: the view has one of its own for functions with a backward pass.
+        # Looked up at each call: `GlobalView` replaces `torch.autograd.Function.apply`.
         inherited = super(checkpoint.CheckpointFunction, checkpoint.CheckpointFunction)
         return inherited.apply(alike(function), *args)  # type: ignore[attr-defined]
 
@@ -84,7 +85,7 @@ _learning = False
 
 @contextmanager
 def not_compiled() -> Iterator[None]:
-    """Run models as they are written until the end of the ``with`` block, for calls that are made only to learn from them."""
+    """Run models eagerly until the end of the ``with`` block: for probe calls."""
     global _learning
     before, _learning = _learning, True
     try:
@@ -94,7 +95,7 @@ def not_compiled() -> Iterator[None]:
 
 
 def compiled() -> AbstractContextManager[Any]:
-    """Run compiled functions compiled, in a ``with`` block within that of :func:`as_written`."""
+    """Return a context within that of :func:`as_written` that runs compiled functions compiled, except in :func:`not_compiled`."""
     return torch.compiler.set_stance("default") if _is_there() and not _learning else nullcontext()
 
 
@@ -103,33 +104,33 @@ def _eval_frame() -> Any:
 
 
 def _is_there() -> bool:
-    """Return whether the compiler was imported; that takes seconds, and not for this."""
+    """Return whether the compiler is imported. Importing it takes seconds, so this module never does."""
     return "torch._dynamo.eval_frame" in sys.modules
 
 
-# ``torch.jit`` in a cell: its compiler knows PyTorch's functions by their addresses, and what it has compiled asks nobody.
+# ``torch.jit`` in a cell: its compiler identifies PyTorch's functions by address, and compiled code calls no ``__torch_function__``.
 
 
 @contextmanager
 def scripting(whole: Callable[[Any], Any]) -> Iterator[None]:
-    """Let functions be traced, scripted and run as on one process.
+    """Let ``torch.jit`` trace, script and run functions as on one process, until the end of the ``with`` block.
 
     Parameters
     ----------
     whole : callable
-        Returns values with the global tensors in them whole.
+        Returns a value with each global tensor in it replaced by its full tensor.
     """
     trace = torch.jit.trace
     call: Callable[..., Any] = torch.jit.ScriptFunction.__call__
 
     @wraps(trace)
     def jit_trace(func: Any, example_inputs: Any = None, *args: Any, **kwargs: Any) -> Any:
-        # What is recorded is what one process computes, without exchanges.
+        # Trace on full tensors, so that the graph holds the operations of one process and no collectives.
         return trace(func, whole(example_inputs), *args, **kwargs)  # type: ignore[no-untyped-call]
 
     @wraps(call)
     def scripted_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # It asks no `__torch_function__`, and would take the rank's part for all of a tensor.
+        # A scripted function calls no `__torch_function__`: it would take the rank's part for the full tensor.
         return call(self, *whole(args), **whole(kwargs))
 
     def of_original(find: Callable[..., Any]) -> Callable[..., Any]:

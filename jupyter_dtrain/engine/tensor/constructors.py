@@ -1,7 +1,7 @@
-"""Ways to make a tensor of another one that PyTorch does not announce.
+"""Constructors that make a tensor from another one without calling ``__torch_function__``.
 
-``torch.tensor(x)``, ``torch.LongTensor(x)`` and ``Variable(x)`` of older notebooks take the memory of `x` as it is, which
-of a global tensor is the rank's part, and no ``__torch_function__`` is asked. So they are replaced for the time of a run.
+``torch.tensor(x)``, ``torch.LongTensor(x)`` and the ``Variable(x)`` of older notebooks read the memory of `x` directly. For a global
+tensor that is the rank's part alone. These constructors are therefore replaced during a run.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ...system.patches import patched
 from .placement_types import GlobalState, GlobalTensor
 
 _OF_TYPES = [name for name in dir(torch) if name.endswith("Tensor") and type(getattr(torch, name)).__name__ == "tensortype"]
-_device_constructors()  # remembers which functions `with torch.device(…)` is for: PyTorch's own, and not what takes their place
+_device_constructors()  # fills its cache with PyTorch's own functions, which `with torch.device(…)` acts on, before they are replaced
 _SPARSE = [name for name in dir(torch) if name.startswith("sparse_") and name.endswith("_tensor")]
 
 
 @contextmanager
 def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
-    """Let constructors see what spans the ranks, where they are given it.
+    """Replace the constructors by ones that accept global tensors, until the end of the ``with`` block.
 
     Parameters
     ----------
     whole : callable
-        Returns a value with the global tensors in it whole.
+        Returns a value with each global tensor in it replaced by its full tensor.
     """
 
     def on_wholes(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +62,7 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
 
     def init(self: torch.Tensor, *args: Any, **_: Any) -> None:
         if args and isinstance(args[0], GlobalTensor) and type(self) is torch.Tensor:
-            self.__class__ = GlobalTensor  # it has the memory and the graph of the rank's part
+            self.__class__ = GlobalTensor  # PyTorch has made `self` from the rank's part: it shares its memory and graph
             self._state = GlobalState(args[0].placement)  # type: ignore[attr-defined]
 
     new_parameter = nn.Parameter.__new__
@@ -86,7 +86,7 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
 
 
 class _Constructor(type):
-    """What takes the place of a class like ``torch.LongTensor``, also in ``isinstance`` and ``x.type(torch.LongTensor)``."""
+    """Metaclass of the stand-ins for classes like ``torch.LongTensor``, also in ``isinstance`` and ``x.type(torch.LongTensor)``."""
 
     __wrapped__: Any
     _whole: Callable[[Any], Any]

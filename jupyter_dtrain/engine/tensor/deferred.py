@@ -1,9 +1,10 @@
-"""What the cell computes from values whose parts are on several ranks, computed when one of them is read.
+"""Deferred arithmetic on partial values: recorded now, computed on the reduced values when one of them is read.
 
-An accuracy in float32 is a count over a number, rounded once. Were it rounded on every rank, and added up then, its last digit would depend
-on the number of engines; and so would that of a sum of such values, which is rounded at each addition. So sums and multiples of partial
-values are noted, and done again on the whole values, in the cell's order and types, when the first of them is read: one exchange for all.
-Values with a gradient are not: their graph is made of the parts.
+An accuracy in float32 is a count divided by a number, rounded once. If every rank rounded its part before the all-reduce, the last digit
+would depend on the number of engines. The same holds for a sum of such values, which is rounded at each addition. Sums and multiples of
+partial values are therefore recorded. When the first of them is read, one all-reduce gives the values of all pending ones, and the
+operations run again on them, in the cell's order and dtypes. Values that require gradients are not deferred: their graph consists of the
+parts.
 """
 
 from __future__ import annotations
@@ -17,20 +18,31 @@ from .placement_types import GlobalTensor, is_followed
 from .versions import version_of
 
 MOST_PENDING = 500
-"""Operations and parts that wait for an exchange: one more, and it takes place."""
+"""The most pending operations and parts; beyond it the exchange takes place at once."""
 _NARROW = frozenset((torch.float32, torch.float16, torch.bfloat16))
 _DEVICES = frozenset(("cpu", "cuda"))  # others may have no float64
 
 
 class DeferredReduction:
-    """A value that all ranks will have.
+    """A value that every rank will have after an exchange: an operation on other values, or the sum of the ranks' parts.
 
     Parameters
     ----------
     compute : callable, optional
-        Makes it of the `operands`, of which those that are a `DeferredReduction` are replaced by their values.
+        Computes the value from `operands`.
+    operands : sequence
+        Each `DeferredReduction` among them is replaced by its value.
     part : torch.Tensor, optional
-        The rank's part of a sum, in float64, for a value of type `dtype`.
+        The rank's part of a sum, in float64.
+    dtype : torch.dtype
+        Type of the value of a sum.
+
+    Attributes
+    ----------
+    value : torch.Tensor, optional
+        ``None`` until the value is computed.
+    num_pending : int
+        Upper bound of the operations and parts that the value waits for, itself included.
     """
 
     __slots__ = ("_compute", "_dtype", "_operands", "_part", "num_pending", "value")
@@ -50,12 +62,12 @@ class DeferredReduction:
         self.num_pending: int = sum(before) + 1
 
     def resolve(self, all_sum: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """Return the value. A collective: every rank calls it at the same place.
+        """Return the value. A collective, if the value is still pending: every rank calls it at the same place.
 
         Parameters
         ----------
         all_sum : callable
-            Returns the sum of what the ranks give it.
+            All-reduces (sums) a tensor over the ranks and returns the result.
         """
         if self.value is None:
             pending = self._pending()
@@ -77,7 +89,7 @@ class DeferredReduction:
         self._compute, self._operands, self._part = None, (), None
 
     def _pending(self) -> list[DeferredReduction]:
-        """Return this and what it is made of, as far as it has no value yet; operands first."""
+        """Return this value and its operands, recursively, that are not computed yet; operands first."""
         found: dict[int, DeferredReduction] = {}
         path: list[tuple[DeferredReduction, bool]] = [(self, False)]
         while path:
@@ -91,7 +103,7 @@ class DeferredReduction:
 
 
 def later_of(tensor: Any) -> DeferredReduction | None:
-    """Return how the value of `tensor` will be had, ``None`` if its parts are to be put together as they are."""
+    """Return the deferred computation of `tensor`, ``None`` if its parts have to be reduced as they are."""
     kept = tensor._state.deferred if isinstance(tensor, GlobalTensor) else None
     if kept is None:
         return None
@@ -103,19 +115,19 @@ def later_of(tensor: Any) -> DeferredReduction | None:
 
 
 def keep_later(tensor: GlobalTensor, later: DeferredReduction) -> None:
-    """Note how the value of `tensor` will be had, until it is changed."""
+    """Set the deferred computation of `tensor`. It is valid until the tensor is written to."""
     with torch._C.DisableTorchFunctionSubclass():
-        if not tensor.is_inference():  # nobody could tell when it is changed
+        if not tensor.is_inference():  # inference tensors have no version counter, so writes go unnoticed
             tensor._state.deferred = version_of(tensor), later
 
 
 def may_wait(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor may be computed anew from whole values: nothing but its value counts."""
+    """Return whether `tensor` may be recomputed from reduced values: it is real, needs no graph, and its device has float64."""
     with torch._C.DisableTorchFunctionSubclass():
         return not (is_followed(tensor) or tensor.is_inference() or tensor.is_complex()) and tensor.device.type in _DEVICES
 
 
 def is_narrow(tensor: torch.Tensor) -> bool:
-    """Return whether the type of `tensor` has so few digits that roundings show."""
+    """Return whether `tensor` is float32, float16 or bfloat16, where rounding differences show."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.dtype in _NARROW

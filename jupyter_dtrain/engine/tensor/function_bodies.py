@@ -1,6 +1,6 @@
-"""Functions of ``torch.nn.functional`` that are written in Python, so that what they call is seen one by one.
+"""Copies of Python functions of ``torch.nn.functional`` that do not dispatch to ``__torch_function__`` as a whole.
 
-They hand themselves over as a whole to whoever overrides operations of a tensor.
+The originals pass themselves to ``__torch_function__``. The copies run their body, so each operation in it is dispatched by itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Collectives as autograd functions, with the true adjoint, as in ``torch.distributed.nn.functional``.
+"""Collectives as autograd functions with the exact adjoint, as in ``torch.distributed.nn.functional``.
 
-The gradient with respect to a rank's part is taken from the sum of the ranks' gradients. `gradients` averages over ranks at the leaves
-and scales at the root, so a loss that was computed from whole values, from parts, or from both has the gradient that one process would get.
+The gradient of a rank's part is taken from the sum of the ranks' gradients. `backward.gradient_sync` scales at the root and averages over
+ranks at the leaves. A loss computed from full values, from parts, or from both therefore has the gradient of one process.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor | None) -> Any:
-        return _total_gradient(grad, ctx.like)  # by itself, so that a gradient of the gradient is right too
+        return _total_gradient(grad, ctx.like)  # an autograd function again, so that double backward is right
 
     @staticmethod
     def jvp(_ctx: Any, tangent: torch.Tensor) -> Any:
@@ -83,22 +83,22 @@ class _Nothing(torch.autograd.Function):
 
 
 def sum_over_ranks(part: torch.Tensor) -> torch.Tensor:
-    """Return the sum of all ranks' `part`, in its shape. A collective; the gradient is summed as well."""
+    """All-reduce `part` (sum) and return the result, in its shape. A collective; the backward pass sums the gradients as well."""
     return of_batched(_Sum, part)
 
 
 def gather_shards(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> torch.Tensor:
-    """Return the shards ``(b, …)`` of all ranks, of such `sizes`, one behind the other along their dim: ``(B, …)``. A collective."""
+    """All-gather the ranks' shards ``(b, …)`` along their dim to ``(B, …)``; `sizes` are their lengths in rank order. A collective."""
     return _Gather.apply(part, placement, tuple(sizes))  # type: ignore[no-untyped-call, no-any-return]
 
 
 def nothing_of(part: torch.Tensor) -> torch.Tensor:
-    """Return zeros in the shape of `part`, whatever its values, that are connected to its graph: each rank walks the same one."""
+    """Return zeros shaped as `part`, also where it is NaN, and keep its graph, so that the backward passes of all ranks match."""
     return of_batched(_Nothing, part)
 
 
 def was_exchanged(roots: Sequence[torch.Tensor]) -> bool:
-    """Return whether a value that was exchanged between ranks is in the graph of `roots`."""
+    """Return whether the graph of `roots` has a collective of this module."""
     return any(isinstance(node, _EXCHANGES) for node in graph_nodes(roots))
 
 
@@ -106,12 +106,12 @@ _EXCHANGES = (_Sum._backward_cls, _Gather._backward_cls)
 
 
 def weigh(part: torch.Tensor, weight: float) -> torch.Tensor:
-    """Return ``part * weight``; zeros where the weight is 0, whatever the part of a rank without samples is."""
+    """Return ``part * weight``; zeros for weight 0, also where the part of a rank without samples is NaN."""
     return part * weight if weight else nothing_of(part)
 
 
 def all_sum(part: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the ranks' parts; no gradient."""
+    """All-reduce `part` (sum; for bool: any) and return the result without a graph. A collective."""
     all_ranks_come()
     is_bool = part.dtype == torch.bool
     result = (part.long() if is_bool else part).detach().clone().contiguous()
@@ -125,7 +125,7 @@ def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> to
     moved = part.detach().movedim(placement.dim, 0)
     rank = rank_of(len(sizes))
     own = moved[: sizes[rank]].contiguous()
-    # Collectives want parts of one size; the rest of a smaller one is cut off afterwards.
+    # `all_gather` needs tensors of one size: pad smaller shards and cut the padding off afterwards.
     most = max(sizes)
     if sizes[rank] < most:
         own = torch.cat([own, own.new_zeros((most - sizes[rank], *own.shape[1:]))])
@@ -141,4 +141,4 @@ def _all_parts(part: torch.Tensor, placement: Shard, sizes: Sequence[int]) -> to
     made = blank_whole(part, placement)
     if not placement.dim and made.is_contiguous():
         return whole
-    return made.copy_(whole.movedim(0, placement.dim))  # what the cell may write into must not be a view
+    return made.copy_(whole.movedim(0, placement.dim))  # not a view, as the cell may write into it

@@ -1,8 +1,8 @@
-"""Hooks that see gradients on their way: they are to see that of the global batch, and what they return counts for all of it.
+"""Tensor and module backward hooks that get, and may change, the gradient of the global batch.
 
-Inside a backward pass a rank has the gradients of its own part. Where the tensor that one is of spans the ranks, or every rank has it and
-uses it for its part, the hook gets a tensor that spans the ranks as well: it stays where it is until it is read. Hooks of
-leaves are no matter of this module: `gradients` runs these when the ranks' gradients have been added up.
+Inside a backward pass a rank has the gradients of its own part. A hook therefore gets a global tensor: the rank's gradient with a
+placement, which is exchanged only if the hook reads it. This holds for gradients of global tensors and of replicated tensors that each
+rank uses for its part. Hooks of leaf tensors are not handled here: `backward` runs them on the averaged gradients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Hook = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 class GradientHooks:
-    """Gives hooks of one run the gradients of the global batch.
+    """Gives the hooks of one run the gradients of the global batch.
 
     Parameters
     ----------
@@ -36,11 +36,11 @@ class GradientHooks:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let hooks of modules that get what spans the ranks be called with such gradients."""
+        """Call full backward hooks of modules that are given global tensors with global gradients, until the end of the ``with`` block."""
         rules = self._rules
 
         class OfGlobalBatch(BackwardHook):
-            """PyTorch's own, for arguments that may span the ranks."""
+            """PyTorch's ``BackwardHook``, for arguments that may be global tensors."""
 
             def _apply_on_tensors(self, fn: Callable[[Any], None], args: Any) -> Any:
                 placements = [_placement_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
@@ -58,14 +58,27 @@ class GradientHooks:
             yield
 
     def register(self, original: Callable[..., RemovableHandle], tensor: torch.Tensor, hook: Hook) -> RemovableHandle:
-        """Run `original` (``Tensor.register_hook``) for a hook of the cell's."""
+        """Register a hook of the cell.
+
+        Parameters
+        ----------
+        original : callable
+            ``Tensor.register_hook``.
+        tensor : Tensor
+        hook : callable
+            Gets the gradient of the global batch. A leaf that every rank has keeps PyTorch's own hook.
+
+        Returns
+        -------
+        RemovableHandle
+        """
         with torch._C.DisableTorchFunctionSubclass():
             if not isinstance(tensor, GlobalTensor) and tensor.is_leaf:
                 return original(tensor, hook)
             placement, rules = _placement_of(tensor), self._rules
 
             def of_global(gradient: torch.Tensor) -> torch.Tensor | None:
-                with torch._C._EnableTorchFunction():  # a rule may have started the backward pass
+                with torch._C._EnableTorchFunction():  # a rule that started the backward pass has disabled it
                     changed = hook(gradient_of(rules, gradient, placement))
                     return None if changed is None else part_of_gradient(rules, changed, placement)
 
@@ -73,17 +86,17 @@ class GradientHooks:
 
 
 class _Node:
-    """A node of the graph that hands on gradients, for who registers a hook there."""
+    """A node of the autograd graph, given to PyTorch's ``BackwardHook`` in place of `node`, that converts gradients for its hooks."""
 
     def __init__(self, node: Any, placements: Sequence[Placement | None], rules: Rules) -> None:
         self._node, self._placements, self._rules = node, placements, rules
 
     def register_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call `hook` with the gradients of the global batch."""
+        """Register `hook` on the node so that it gets the gradients of the global batch."""
 
         def of_global(*given: tuple[torch.Tensor | None, ...]) -> Any:
             wholes = [[self._full_gradient(*both) for both in zip(some, self._placements, strict=True)] for some in given]
-            # A gradient that the hook leaves as it is goes on as it is.
+            # A gradient that the hook returns unchanged is passed on without conversion.
             own = {id(whole): part for some, parts in zip(wholes, given, strict=True) for whole, part in zip(some, parts, strict=True)}
             with torch._C._EnableTorchFunction():
                 changed = hook(*map(tuple, wholes))

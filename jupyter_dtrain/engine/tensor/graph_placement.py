@@ -1,4 +1,4 @@
-"""Where a global tensor stands in the autograd graph: what it was computed by, and where a pass over it begins."""
+"""Find a global tensor's place in the autograd graph: its node, the operation that made it, the gradient that a pass starts with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from .placement_types import GlobalTensor, Shard, source_of, to_local
 
 
 def in_graph(tensor: torch.Tensor) -> torch.Tensor | GradientEdge:
-    """Return what a pass takes for the place of `tensor`, whose gradient it is to leave there: of other classes it knows nothing."""
+    """Return `tensor` as an element of ``inputs=`` of a backward pass: a plain tensor, or for a global one the edge of its node.
+
+    A non-leaf global tensor retains its gradient from then on, as the pass is to leave it in ``.grad``.
+    """
     if not isinstance(tensor, GlobalTensor):
         return tensor
     with torch._C.DisableTorchFunctionSubclass():
@@ -25,7 +28,7 @@ def in_graph(tensor: torch.Tensor) -> torch.Tensor | GradientEdge:
 
 
 def computed_by(node: torch.autograd.graph.Node) -> str:
-    """Return the name of what a tensor was computed by, and not that of a place it was given among the ranks."""
+    """Return the name of the operation that made a tensor, skipping the alias nodes that :func:`from_local` adds."""
     while type(node).__name__ == "AliasBackward0" and (before := node.next_functions[0][0]) is not None:
         node = before
     return type(node).__name__
@@ -47,21 +50,25 @@ def graph_nodes(roots: Iterable[torch.Tensor]) -> Iterator[Any]:
 def start_at(
     root: torch.Tensor, start: torch.Tensor, whole: Callable[[torch.Tensor], torch.Tensor], *, batched: bool = False
 ) -> torch.Tensor:
-    """Return the gradient to begin with at the rank's part of `root`.
+    """Return the rank's part of the gradient `start` of `root`.
 
-    A start may span the ranks in another way than the root does, ``mean.backward(other_mean)``: parts of a sum, or rows along
-    another dim, are no start for what the rank has.
+    `start` may have another placement than `root`, as in ``mean.backward(other_mean)``. It is then made full first.
 
     Parameters
     ----------
     root : Tensor
-        Of the global shape ``(B, …)`` to the cell, ``(b, …)`` on the rank.
+        ``(B, …)`` for the cell, ``(b, …)`` on the rank.
     start : Tensor
         Of the root's global shape; if `batched`, with one dim before it.
     whole : callable
-        Returns a tensor that spans the ranks as a whole, with its graph.
+        Returns the full tensor of a global one, with its graph. A collective.
     batched : bool
-        There are several starts, along a dim before all others.
+        Whether `start` stacks several gradients along dim 0.
+
+    Returns
+    -------
+    Tensor
+        ``(b, …)`` of a shard, otherwise of the root's shape; if `batched`, with the dim before it.
     """
     placement = root.placement if isinstance(root, GlobalTensor) else None
     if isinstance(start, GlobalTensor):

@@ -1,4 +1,4 @@
-"""Hooks of leaf tensors, set aside while a pass runs that they are not to see, and called in a pass of their own."""
+"""Remove the hooks of leaf tensors during a backward pass that they must not see, and call them later in a pass of their own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Hooks = dict[Any, Any]
 
 
 def hooks_of(leaf: torch.Tensor) -> list[Hooks]:
-    """Return the hooks that are registered on a leaf, each kind in the dict that PyTorch has for it."""
+    """Return PyTorch's dicts of hooks of `leaf` (backward hooks, post-accumulate-grad hooks) that are not empty."""
     return [hooks for hooks in (leaf._backward_hooks, leaf._post_accumulate_grad_hooks) if hooks]
 
 
 @contextmanager
 def hooks_set_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Let no hooks of `leaves` be called until the end of the ``with`` block."""
+    """Remove the hooks of `leaves`; register them again at the end of the ``with`` block."""
     registered = [(hooks, dict(hooks)) for leaf in leaves for hooks in hooks_of(leaf)]
     for hooks, _ in registered:
         hooks.clear()
@@ -33,7 +33,7 @@ def hooks_set_aside(leaves: Iterable[torch.Tensor]) -> Iterator[None]:
 
 @contextmanager
 def reached_instead(leaves: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Note which of `leaves`, which have hooks, a pass comes to, in its order, and let it call none of the hooks."""
+    """Record, in order, which of `leaves` a backward pass reaches, instead of calling their hooks. Each leaf must have hooks."""
     reached: list[torch.Tensor] = []
     kept = [(leaf, hooks_of(leaf)[0]) for leaf in leaves]
     with hooks_set_aside(leaves):
@@ -43,9 +43,9 @@ def reached_instead(leaves: Sequence[torch.Tensor]) -> Iterator[list[torch.Tenso
 
 
 def roots_above(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return roots from which a pass does nothing but come to `leaves`, in their order, and call their hooks."""
+    """Return one root per leaf: a backward pass from them only calls the hooks of `leaves`, in their order."""
     with torch.enable_grad():
-        # What is made last is gone through first.
+        # Autograd runs the node made last first.
         return [_Same.apply(leaf) for leaf in reversed(leaves)][::-1]  # type: ignore[no-untyped-call]
 
 

@@ -1,4 +1,4 @@
-"""What spans the ranks made whole, wherever the cell's values hold it."""
+"""Replace global tensors by full tensors, wherever the cell's values hold them: in containers, attributes and gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NO_HOLDERS = frozenset(("numpy", "pandas", "matplotlib", "sklearn", "builtins",
 
 
 def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
-    """Return what holds the attributes of `value`, empty where they are not worth a look."""
+    """Return the dicts and slots that hold the attributes of `value`; empty for types that are known to hold no global tensors."""
     module = type(value).__module__
     if callable(value) and not isinstance(value, nn.Module):
         worth = module == "__main__"
@@ -31,17 +31,17 @@ def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
 
 
 def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
-    """Return `values` with everything in them whole.
+    """Return `values` with each global tensor in them replaced by its full tensor.
 
-    Lists, dicts and attributes of objects are changed in place, so who else refers to them sees it.
+    Lists, dicts and attributes of objects are changed in place, so that all references see the change. Tuples are made anew.
 
     Parameters
     ----------
     values : sequence
     unchanged : iterable of object
-        Of these only the gradients are looked at.
+        Objects that are not searched; of a tensor among them the gradient is replaced.
     whole : callable
-        Returns a tensor that spans the ranks as a whole. A collective.
+        Returns the full tensor of a global one. A collective.
     """
     settling = _Settling(whole)
     for obj in unchanged:
@@ -53,7 +53,7 @@ def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Ca
 class _Settling:
     def __init__(self, whole: Callable[[Any], Any]) -> None:
         self._whole = whole
-        self._seen: dict[int, tuple[Any, Any]] = {}  # each value, kept alive, and what it has become
+        self._seen: dict[int, tuple[Any, Any]] = {}  # by id: the value, which keeps its id valid, and its replacement
 
     def pass_over(self, obj: object) -> None:
         self._seen[id(obj)] = obj, obj
@@ -80,7 +80,7 @@ class _Settling:
             return value
         seen[id(value)] = value, value
         if isinstance(value, list | deque):
-            for index, item in enumerate([*value]):  # another thread of the cell's may change it meanwhile
+            for index, item in enumerate([*value]):  # a copy, as another thread of the cell may change the list
                 new = self.of(item)
                 if new is not item:
                     value[index] = new
@@ -97,9 +97,9 @@ class _Settling:
                 return result
         else:
             for attributes in attributes_worth_a_look(value):
-                self.of(attributes)  # of a module, its buffers and the modules in it too
+                self.of(attributes)  # of a module also `_buffers` and `_modules`
         return value
 
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
-        if is_leaf(tensor) and isinstance(tensor.grad, GlobalTensor):  # the cell has set it to what `torch.autograd.grad` gave
+        if is_leaf(tensor) and isinstance(tensor.grad, GlobalTensor):  # set by the cell to a result of `torch.autograd.grad`
             tensor.grad = self._whole(tensor.grad).detach()

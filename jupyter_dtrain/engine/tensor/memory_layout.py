@@ -1,7 +1,7 @@
-"""How what spans the ranks would lie in the memory of one process: random draws follow that order, and cells read strides.
+"""Memory layout (strides) that a global tensor would have in one process: random draws follow that order, and cells read strides.
 
-A rank's part ``(b, …)`` lies in memory as the tensor ``(B, …)`` would in one process, but for the number of samples. So the order of its
-dims tells that of the whole, and its strides tell the whole's.
+A rank's shard ``(b, …)`` has the layout that the full tensor ``(B, …)`` has in one process, but for the number of samples. The strides of
+the shard therefore give the order of the full tensor's dims and its strides.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from .placement_types import Shard
 
 
 def blank_like(part: torch.Tensor, dim: int, total: int, *, with_gaps: bool = False, device: torch.device | None = None) -> torch.Tensor:
-    """Return a tensor for all of a batch that is laid out in memory as a rank's part is.
+    """Return an uninitialized tensor of the batch's shape whose dims have the same order in memory as those of `part`.
 
     Parameters
     ----------
     part : torch.Tensor, shape (…, b, …)
     dim : int
-        Along which dim it is a part.
+        The sharded dim.
     total : int
-        B, of how many samples the batch is.
+        B, the size of that dim in the full tensor.
     with_gaps : bool
-        Leave the gaps that the whole would have between its numbers: PyTorch draws normal numbers in another way where there are none.
+        Keep the gaps between elements that the full tensor would have: PyTorch draws normal numbers differently without gaps.
     device : torch.device, optional
-        Where to; by default that of `part`.
+        By default that of `part`.
 
     Returns
     -------
     torch.Tensor, shape (…, B, …)
-        Its values are any.
     """
     where: dict[str, Any] = {"dtype": part.dtype, "device": device or part.device}
     if with_gaps:
@@ -42,13 +41,13 @@ def blank_like(part: torch.Tensor, dim: int, total: int, *, with_gaps: bool = Fa
         if not whole.is_contiguous() and torch.empty_like(whole).stride() != whole.stride():
             return torch.empty_strided(whole.shape, whole.stride(), **where)
     strides = part.stride()
-    if 0 in strides:  # expanded: what is made after it is not
+    if 0 in strides:  # expanded: a tensor made like it is not
         strides = torch.empty_like(part, device="meta").stride()
     shape = [total if number == dim else size for number, size in enumerate(part.shape)]
     made, step = [0] * part.dim(), 1
     for number in sorted(range(part.dim()), key=lambda number: (strides[number], part.shape[number] != 1, -number)):
         made[number], step = step, step * max(1, shape[number])
-    return torch.empty_strided(shape, made, **where)  # no view: what autograd's functions return must be none
+    return torch.empty_strided(shape, made, **where)  # no permuted view: an autograd function must not return one
 
 
 def compact(part: torch.Tensor) -> torch.Tensor:
@@ -57,7 +56,7 @@ def compact(part: torch.Tensor) -> torch.Tensor:
 
 
 def blank_whole(part: torch.Tensor, placement: Shard, *, with_gaps: bool = False) -> torch.Tensor:
-    """Return what :func:`blank_like` does, of one layout on all ranks. A collective where some of them have a single sample.
+    """Return a tensor as :func:`blank_like`, with the same layout on all ranks. A collective if some ranks have fewer than two samples.
 
     Parameters
     ----------
@@ -67,18 +66,18 @@ def blank_whole(part: torch.Tensor, placement: Shard, *, with_gaps: bool = False
         As :func:`blank_like`.
     """
     sizes, like = placement.share.sizes, part
-    if part.dim() > 1 and sizes and min(sizes) < 2 <= max(sizes):  # along a dim of size 1 a stride may be anything, and says nothing
+    if part.dim() > 1 and sizes and min(sizes) < 2 <= max(sizes):  # the stride of a dim of size 1 is arbitrary
         with Counted(COMMUNICATION):
-            of_ranks = all_gather_object((tuple(part.shape), part.stride()), memory_of(len(sizes)))  # rows of parameters are on all ranks
+            of_ranks = all_gather_object((tuple(part.shape), part.stride()), memory_of(len(sizes)))  # parameters: all ranks
             shape, strides = of_ranks[sizes.index(max(sizes))]
         like = torch.empty_strided(shape, strides, dtype=part.dtype, device="meta")
     return blank_like(like, placement.dim, placement.total, with_gaps=with_gaps, device=part.device)
 
 
 def described(part: torch.Tensor, dim: int, total: int) -> torch.Tensor:
-    """Return a tensor without memory that has the shape and the strides of the whole of which `part` is a part.
+    """Return a meta tensor with the shape and strides of the full tensor of which `part` is a shard.
 
-    Dims that step over all samples step over B of them and not over b: those of ``x.T.contiguous()`` are ``(B, 1)``.
+    Strides that step over all samples are scaled from b to B samples: those of ``x.T.contiguous()`` are ``(B, 1)``.
 
     Parameters
     ----------
@@ -88,7 +87,7 @@ def described(part: torch.Tensor, dim: int, total: int) -> torch.Tensor:
     """
     shape = [total if number == dim else size for number, size in enumerate(part.shape)]
     size, step = part.shape[dim], part.stride(dim)
-    over = size * step  # as far as a rank's samples reach
+    over = size * step  # elements that a rank's samples span
     strides = [
         stride // over * (total * step) if number != dim and over and stride >= over and not stride % over else stride
         for number, stride in enumerate(part.stride())

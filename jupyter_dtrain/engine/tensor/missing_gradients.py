@@ -1,4 +1,4 @@
-"""Gradients that a rank, or all of them, may lack where they are exchanged: a function of the user's on the way there has none."""
+"""Exchange gradients that some or all ranks lack, because a user-defined autograd function has returned ``None``."""
 
 from __future__ import annotations
 
@@ -11,9 +11,23 @@ Like = tuple[torch.Size, torch.dtype, torch.device]
 
 
 def exchanged_gradient(grad: torch.Tensor | None, like: Like, exchange: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor | None:
-    """Return what `exchange` makes of the ranks' gradients, ``None`` where no rank has any. Collective, as `exchange` is.
+    """Return the ranks' gradients after `exchange`. A collective, as `exchange` is.
 
-    A rank that has none takes part with zeros, shaped `like` (see :func:`like_of`): a function of the user's may have one on another rank.
+    A rank without a gradient takes part with zeros, because another rank may have one.
+
+    Parameters
+    ----------
+    grad : Tensor, optional
+        The rank's gradient.
+    like : Like
+        Shape, dtype and device of the zeros (see :func:`like_of`).
+    exchange : callable
+        From a rank's gradient to that of all ranks.
+
+    Returns
+    -------
+    Tensor or None
+        ``None`` if this rank has no gradient and the exchanged one is zero.
     """
     if grad is not None:
         return exchange(grad)
@@ -23,5 +37,5 @@ def exchanged_gradient(grad: torch.Tensor | None, like: Like, exchange: Callable
 
 
 def like_of(tensor: torch.Tensor) -> Like:
-    """Return what a gradient of `tensor` is like."""
+    """Return shape, dtype and device of a gradient of `tensor`."""
     return tensor.shape, tensor.dtype, tensor.device

@@ -1,7 +1,7 @@
-"""Where a batch enters a model and where its results leave it.
+"""Convert the arguments and results of a model's call between global tensors (cell) and shards (model).
 
-Of what spans the ranks the model gets the rank's part. What the cell has made for the batch (noise, a first hidden state) is cut to
-match. Which dims of its results have a row per sample says how these are placed in the cell.
+A model gets the rank's shard of a global tensor. A plain tensor that the cell has made for the batch (noise, an initial hidden state) is
+sliced to match. A result is placed along the dim that has one row per sample.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from .placement_types import GlobalTensor, Shard, along, from_local, is_row, pla
 from .redistribute import Exchange
 
 _NO_TENSORS = (type(None), torch.dtype, torch.device)
-"""What a model may return beside tensors. A number or a text may be of the share: its samples, a count of some, a mean as a float."""
+"""Types that a model may return beside tensors. A number or a string may depend on the shard: a sample count, a mean as a float."""
 
 
 class _Unrelated(Exception):
-    """It cannot be told which part of a model's argument goes with the rank's part of another."""
+    """The arguments cannot be matched: it is unknown which slice of one belongs to the rank's shard of another."""
 
 
 def _is_plain(values: Any) -> bool:
@@ -31,7 +31,7 @@ def _is_plain(values: Any) -> bool:
 
 
 class ModelArguments:
-    """Makes of a model's arguments the rank's own.
+    """Converts a model's arguments to the rank's shards.
 
     Parameters
     ----------
@@ -42,11 +42,23 @@ class ModelArguments:
         self._rules = rules
 
     def enter(self, values: Any) -> tuple[Any, Shard | None]:
-        """Return a model's arguments as the rank's own, and the placement of the first one that spans the ranks.
+        """Return a model's arguments with shards in place of global tensors, and the placement of the first sharded one.
 
-        Of what spans the ranks as ``(B, …)`` the model gets ``(b, …)``. A tensor that the cell has made for the batch (noise, a first
-        hidden state ``(layers, B, H)``, times of a diffusion) is cut to match, if one of its first two dims has the size ``B``. Where it
-        cannot be told how the arguments belong together, all are whole.
+        A global ``(B, …)`` becomes ``(b, …)``. A plain tensor that the cell has made for the batch (noise, an initial hidden state
+        ``(layers, B, H)``, times of a diffusion) is sliced to match, if one of its first two dims has size ``B``. If the arguments
+        cannot be matched, all of them become full tensors. That takes collectives.
+
+        Parameters
+        ----------
+        values : tuple of tuple and dict
+            Positional and keyword arguments.
+
+        Returns
+        -------
+        tuple of tuple and dict
+            The converted arguments.
+        Shard or None
+            ``None``: no argument is sharded, or all have become full tensors.
         """
         args, kwargs = values
         if self._rules.transforms:
@@ -67,7 +79,7 @@ class ModelArguments:
         return pytree.tree_unflatten(own, tree), placement
 
     def full(self, values: Any) -> Any:
-        """Return `values` with what spans the ranks whole; a list or dict in which nothing does is the cell's own, for a model to fill."""
+        """Return `values` with full tensors. A container without global tensors is not copied, so that a model can write into it."""
         return pytree.tree_map(self._full, values, is_leaf=_is_plain)
 
     def _full(self, value: Any) -> Any:
@@ -77,45 +89,45 @@ class ModelArguments:
         if isinstance(value, GlobalTensor):
             self._rules.used = True
             self._rules.take_back_all((value,))
-            of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` lets no others through
+            of_batch = isinstance(value.placement, Shard) and value.placement.share == placement.share  # `enter` raises for other shards
             return to_local(value) if of_batch else self._rules.full_tensor(value)
         if not isinstance(value, torch.Tensor) or isinstance(value, nn.Parameter):
             return value
         dims = [dim for dim, size in enumerate(value.shape) if size == placement.share.total]
-        if len(dims) > 1 or (dims and placement.share.total == 1):  # of a single sample nothing is told by sizes
+        if len(dims) > 1 or (dims and placement.share.total == 1):  # for a batch of one sample, sizes tell nothing
             raise _Unrelated
         return value[at(dims[0], placement.share.loaded)] if dims and dims[0] < 2 else value
 
     def written(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Note that a model has written into its part of `tensors`: arrays and samples of them change with it. A collective."""
+        """Update the arrays and samples that the cell holds of `tensors`, after a model has written into its shards. A collective."""
         for tensor in tensors:
             if isinstance(tensor, GlobalTensor):
                 self._rules.refresh(tensor)
 
     def smallest(self, placement: Shard) -> int:
-        """Return the number of samples of the rank that has fewest."""
+        """Return the size of the smallest shard of all ranks."""
         return min(placement.share.sizes)
 
     def shard_argument(self, placement: Shard) -> Callable[[Any], Any]:
-        """Return what makes of an argument of a model what :meth:`enter` does."""
+        """Return a function that converts one argument as :meth:`enter` does."""
 
         def convert(value: Any) -> Any:
             try:
                 return self._own(value, placement)
-            except _Unrelated:  # it is in an object among the arguments
+            except _Unrelated:  # an attribute of an object among the arguments
                 return value
 
         return convert
 
     def add_sample(self, placement: Shard) -> Callable[[Any], Any]:
-        """Return what makes of an argument of a model what :meth:`enter` does, with one sample more.
+        """Return a function that converts one argument as :meth:`enter` does and appends one sample.
 
-        It is the last one again: a batch that is sorted, by lengths for ``pack_padded_sequence``, is so still.
+        The last sample is repeated, so that a batch sorted by length for ``pack_padded_sequence`` stays sorted.
         """
         return self._changed(placement, lambda own, dim, unit: torch.cat([own, own.narrow(dim, own.shape[dim] - unit, unit)], dim))
 
     def some(self, placement: Shard, samples: slice) -> Callable[[Any], Any]:
-        """Return what makes of an argument of a model what :meth:`enter` does, with some of the rank's samples alone."""
+        """Return a function that converts one argument as :meth:`enter` does and keeps `samples` of the rank's shard."""
         number = samples.stop - samples.start
         return self._changed(placement, lambda own, dim, unit: own.narrow(dim, samples.start * unit, number * unit))
 
@@ -132,7 +144,7 @@ class ModelArguments:
 
 
 class NeedsFullBatch(Exception):
-    """A model's result is not one row per sample."""
+    """A model's results do not have one row per sample: the model has to be called on the full batch."""
 
 
 def place_results(
@@ -144,25 +156,30 @@ def place_results(
     one_more: Callable[[], Any],
     on_new: Callable[[], None],
 ) -> Any:
-    """Return a model's results, of arguments placed as `placement`, with their own placements.
+    """Return a model's results as global tensors. A collective if their structure is not in `known`.
 
-    A result ``(b, …)``, or with the samples along another dim as an RNN's state ``(layers, b, H)``, becomes a shard along that dim.
+    A result ``(b, …)`` becomes a shard along dim 0. One with the samples along another dim, as an RNN's state ``(layers, b, H)``, becomes a
+    shard along that dim.
 
     Parameters
     ----------
+    values : nested containers of Tensor
+        The results.
+    placement : Shard
+        Placement of the arguments.
     known : dict
-        What was found about this model's results before; filled here.
+        Sample dims of this model's earlier results, by placement and numbers of dims; filled here.
     batch_dims : dict of int to int
-        Dim of the samples in results of which it is known, by their ``id``.
+        Sample dims that are known already, by the ``id`` of the result.
     one_more : callable
-        Returns the results with one sample more; asked for where two dims have the size of the batch.
+        Calls the model with one more sample and returns the results; used if sizes alone do not tell the sample dim.
     on_new : callable
-        Called before all ranks look at results of a structure that is not `known`.
+        Called if the structure is not in `known`, before the ranks compare shapes.
 
     Raises
     ------
     NeedsFullBatch
-        There is something in it that has no row per sample: a loss, a statistic, an object, a number that goes by the samples.
+        A result has no row per sample: a loss, a statistic, an object, a number that depends on the samples.
     """
     if type(values) is torch.Tensor and (dims := known.get((placement, (values.dim(),)))) and dims[0] is not None:
         return from_local(values, along(dims[0], placement))
@@ -190,11 +207,11 @@ def place_results(
 def _dims(
     tensors: list[torch.Tensor], structure: str, placement: Shard, batch_dims: dict[int, int], one_more: Callable[[], Any]
 ) -> list[int | None]:
-    """Return along which dim each result has a row per sample, as all ranks see it; ``None``: along none."""
+    """Return the dim of each result that has one row per sample, ``None`` if there is none. A collective: all ranks agree."""
     rows = [max(size, 1) for size in placement.share.sizes]
     answers = Exchange.objects((structure, [tuple(tensor.shape) for tensor in tensors]))
     shapes = [shapes_of_rank for _, shapes_of_rank in answers]
-    if any(other != structure for other, _ in answers):  # a tensor for each sample, or each class that there is
+    if any(other != structure for other, _ in answers):  # e.g. a list with one tensor per sample, or per class in the shard
         return [None] * max(len(tensors), 1)
     found: list[list[int]] = []
     for index, tensor in enumerate(tensors):
@@ -202,7 +219,7 @@ def _dims(
         hint = batch_dims.get(id(tensor))
         wanted = range(tensor.dim()) if hint is None else [hint]
         found.append([dim for dim in wanted if is_row(dim, of_ranks, rows, placement)])
-    # With as many rows on each rank, a dim of something else (heads, classes) may have that size by chance.
+    # If all shards have one size, another dim (heads, classes) may have that size by chance.
     by_chance = len(set(rows)) == 1 and [dims[:1] for dims in found] != [[placement.dim]]
     doubted = [len(dims) > 1 or (by_chance and len(dims) == 1) for dims in found]
     if any(doubted):

@@ -1,7 +1,7 @@
-"""Tensors that span the ranks once the others have left: what this rank knows by itself is told, all else is an error.
+"""Global tensors in a post-mortem, when the other ranks have left: no collective is possible.
 
-A failed cell's frames are looked at when its ranks exchange nothing any more. A rank's part under the name of the whole would be another
-number than the cell's, so whoever asks for the whole is told how to see the part.
+The frames of a failed cell are inspected after its ranks have stopped exchanging. A value that every rank already has can be read. Any
+other read is an error, because the rank's part is not the value that the cell has seen. The error names `local`, which shows the part.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ REFUSED = "it spans the ranks, and the others have left: `local EXPRESSION` show
 
 
 class NoExchange(Exchange):
-    """Refuses every collective. What has come to this rank before is known."""
+    """An `Exchange` that refuses every collective. Values that the rank already has can be read.
+
+    Raises
+    ------
+    RuntimeError
+        From every method that would need another rank.
+    """
 
     def full_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
-        """Return the value of `tensor`, if it has come to all ranks with something else; nobody could give it a graph."""
+        """Return the cached value of `tensor`, without a graph. RuntimeError if it is not cached."""
         known = self.known(tensor)
         if known is None:
             raise RuntimeError(REFUSED)
@@ -41,9 +47,13 @@ class NoExchange(Exchange):
 
 @contextmanager
 def shown_alone(rank: int, world_size: int) -> Iterator[None]:
-    """Let operations on tensors that span the ranks do what `rank` can by itself, until the end of the ``with`` block.
+    """Let operations on global tensors run without collectives until the end of the ``with`` block.
 
-    What is printed of one that cannot be read tells what it is instead of its numbers, so that all variables can be printed at once.
+    The ``repr`` of a tensor whose value is not cached describes its shard instead of raising, so that all variables can be printed at once.
+
+    Parameters
+    ----------
+    rank, world_size : int
     """
     view = GlobalView(rank=rank, world_size=world_size, on_whole=lambda _name: None, exchange=NoExchange())
     with view.installed():
@@ -64,7 +74,7 @@ def _in_words(tensor: GlobalTensor) -> str:
 
 
 def part_of(value: Any) -> tuple[Any, str]:
-    """Return the part of `value` that this rank has, and in words what it is a part of; the value itself where it spans nothing."""
+    """Return this rank's part of `value` and a description of it. A value that is no global tensor is returned as it is."""
     if not isinstance(value, GlobalTensor):
         return value, "the same on every rank, or this rank's own"
     part, placement = to_local(value), value.placement

@@ -1,8 +1,8 @@
-"""Checks of values on a GPU that do not hold up its queue: they are looked at once something that depends on them can be seen.
+"""Checks of GPU values without a device synchronization: their results are read later, before anything that depends on them is visible.
 
-To ask a tensor on a GPU whether it is true waits for all that was launched before, and while Python waits nothing new is launched. So the
-answer is copied to the host in the stream, and read when a backward pass has been launched, or before a value is. By then the GPU has other
-work, and mostly the answer is there. Nobody sees a gradient or a number of a batch before its check: what has come of it cannot be undone.
+``bool(tensor)`` on a GPU waits for all kernels launched before it, and Python launches nothing meanwhile. Instead, the result is copied to
+the host asynchronously in the stream. :func:`settle` reads it after a backward pass has been launched, or before a value is read. By then
+the copy is mostly complete and the GPU has other work. No gradient and no value of a batch is visible before its check.
 """
 
 from __future__ import annotations
@@ -13,11 +13,19 @@ from typing import Any
 
 import torch
 
-_pending: deque[tuple[Any, Callable[[], None], Callable[[], BaseException]]] = deque()  # answer, what waits for it, the error otherwise
+_pending: deque[tuple[Any, Callable[[], None], Callable[[], BaseException]]] = deque()  # result on the host, wait for it, make the error
 
 
 def check(holds: torch.Tensor, error: Callable[[], BaseException]) -> None:
-    """Raise `error` unless `holds`, a single bool: at once where it is on the CPU, else from :func:`settle`."""
+    """Raise `error` if `holds` is false: at once for a CPU tensor, in :func:`settle` for a CUDA tensor.
+
+    Parameters
+    ----------
+    holds : Tensor, shape ()
+        Of type bool.
+    error : callable
+        Makes the exception.
+    """
     if not holds_up_a_queue(holds):
         if not holds:
             raise error()
@@ -26,7 +34,7 @@ def check(holds: torch.Tensor, error: Callable[[], BaseException]) -> None:
 
 
 def settle() -> None:
-    """Wait for the answers to all checks, and raise the error of the first that does not hold."""
+    """Wait for the results of all pending checks; raise the error of the first failed one and drop the rest."""
     while _pending:
         answer, wait, error = _pending.popleft()
         wait()
@@ -36,17 +44,25 @@ def settle() -> None:
 
 
 def forget() -> None:
-    """Drop all checks: another cell begins."""
+    """Drop all pending checks, as another cell begins."""
     _pending.clear()
 
 
 def holds_up_a_queue(value: torch.Tensor) -> bool:
-    """Return whether who reads a tensor waits for all that was launched before."""
+    """Return whether reading `value` synchronizes with its device: whether it is on a CUDA device."""
     return value.device.type == "cuda"
 
 
 def copied_to_host(value: torch.Tensor) -> tuple[Any, Callable[[], None]]:
-    """Begin to copy a tensor to the host; return the array that will have it, and what waits until it has."""
+    """Start an asynchronous copy of a CUDA tensor to pinned host memory.
+
+    Returns
+    -------
+    numpy.ndarray
+        The copy, in the tensor's shape; valid after the wait.
+    callable
+        Waits until the copy is complete.
+    """
     host = torch.empty(value.shape, dtype=value.dtype, device="cpu", pin_memory=True)
     host.copy_(value, non_blocking=True)
     event = torch.cuda.Event()

@@ -1,13 +1,13 @@
-"""Tensors that know which part of the global batch they hold.
+"""Global tensors: the rank's part of a tensor that spans the ranks, with its placement.
 
-The cell's code is to see the global batch and the model its share. So a batch of a split loader, and everything that the
-cell computes from it, is a :class:`GlobalTensor`: the rank's part as an ordinary tensor, with a *placement* in the words
-of ``torch.distributed.tensor``. `Shard`: the part is a slice of a dimension. `Partial`: the parts add up to the
-value, or their weighted mean is it. A plain tensor is a replicate, the same on every rank. The shape is the global one, operations
-stay on the part (`rules`), and a collective runs only when a value is read (`exchange`).
+The cell's code sees the global batch, the model sees the rank's shard. A batch of a sharded loader, and everything that the cell computes
+from it, is a :class:`GlobalTensor`: the rank's part as an ordinary tensor, with a *placement* as in ``torch.distributed.tensor``. `Shard`:
+the part is a slice along a dim. `Partial`: the value is the sum or the weighted mean of the parts. A plain tensor is replicated: equal on
+every rank. The shape is the global one. Operations run on the parts (`ops`), and a collective runs only when a value is read
+(`redistribute`).
 
-DTensor is not the carrier: it refuses or, worse, silently answers for one rank what cells do every day (a product with a plain
-tensor, a mask, `float(loss)`); docs/global-view.md has the comparison.
+DTensor is not used: for operations that cells do every day (a product with a plain tensor, a mask, `float(loss)`) it raises or, worse,
+silently returns the value of one rank. docs/global-view.md has the comparison.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .view_calls import ViewCall
 
 @dataclass(frozen=True)
 class Shard:
-    """The part is a slice of dimension `dim`.
+    """The rank's part is a slice along `dim`.
 
     Attributes
     ----------
     dim : int
-        Counted from 0.
+        Non-negative.
     share : BatchShard
         The rank's samples.
     unit : int
-        Entries along `dim` per sample: 1 for a batch, the length of a sequence once batch and time are one dimension.
+        Entries along `dim` per sample: 1 for a batch, the sequence length once batch and time are flattened into one dim.
     """
 
     dim: int
@@ -48,27 +48,28 @@ class Shard:
 
     @property
     def loaded(self) -> slice:
-        """The entries of the global dimension that the part has (one that does not count where the share is empty)."""
+        """The slice of the global dim that the part holds; for an empty shard one sample's entries, which do not count."""
         part = self.share.loaded
         return slice(part.start * self.unit, part.stop * self.unit)
 
     @property
     def counts(self) -> bool:
-        """Whether the part belongs to the rank; ``False`` for the sample that stands in for an empty share."""
+        """Whether the part counts: ``False`` for the sample that stands in for an empty shard."""
         return self.share.num_samples > 0
 
 
 @dataclass(frozen=True)
 class Partial:
-    """The ranks' parts together are the value.
+    """The value is the sum or the weighted mean of the ranks' parts.
 
     Attributes
     ----------
     weight : float, optional
-        ``None``: the value is the sum of the parts. Otherwise it is the sum of the parts times each rank's weight, which add up to 1:
-        a weighted mean.
+        ``None``: the value is the sum of the parts. Otherwise it is the sum of the parts, each times its rank's weight. The weights of
+        all ranks sum to 1.
     total : int
-        Samples of the batch that the weights are of. Two weights may be alike on one rank and not on another: this tells, on all.
+        Samples of the batch that the weights refer to. Weights for two batches may be equal on one rank only: `total` makes the
+        placements differ on all ranks.
     """
 
     weight: float | None = None
@@ -88,57 +89,57 @@ def _without_run(*_: Any) -> Any:
 
 
 class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
-    """Let the cell's code find ``type(loss) == torch.Tensor``, and print that type, as on one process."""
+    """Metaclass by which ``type(loss) == torch.Tensor`` holds in the cell, and the type prints as ``torch.Tensor``."""
 
     __name__ = property(lambda _: torch.Tensor.__name__)  # pickles go by `__qualname__`
 
     def __eq__(cls, other: object) -> bool:
         return cls is other or other is torch.Tensor
 
-    __hash__ = type.__hash__  # PyTorch keeps the types of operands in sets, where it is to be another one
+    __hash__ = type.__hash__  # PyTorch keeps types of operands in sets: there the two must differ
 
     def __repr__(cls) -> str:
         return repr(torch.Tensor)
 
 
 class Origin(NamedTuple):
-    """Whose memory a tensor has."""
+    """The root tensor whose storage a tensor shares, and the views that lead to it."""
 
-    root: GlobalTensor  # nobody else's, so that nothing but its numbers changes
-    views: tuple[ViewCall, ...]  # what makes of a tensor of its shape one of the shape of this
+    root: GlobalTensor  # an alias that the cell does not hold, so that only its values can change
+    views: tuple[ViewCall, ...]  # applied to a tensor of the root's shape, they give this tensor's shape
 
 
 class KeptFull(NamedTuple):
-    """A full tensor that a read has brought."""
+    """A cached full tensor."""
 
-    version: int  # of the part that it was made of
+    version: int  # of the part when it was gathered
     tensor: torch.Tensor
-    full_version: int  # of `tensor` then: the cell may write into it since
+    full_version: int  # of `tensor` at that time: a later one means that the cell has written into it
 
 
 @dataclass(slots=True)
 class GlobalState:
-    """What is known of one global tensor.
+    """Metadata and caches of one global tensor.
 
-    Each value is of one version of the rank's part, and counts for nothing once the part has another.
+    Each cached value belongs to one version of the rank's part and is invalid once the part has another version.
 
     Attributes
     ----------
     placement : Placement
     full : KeptFull, optional
-        The full tensor, of the global shape. Tensors of one memory have that of their `origin`.
+        The full tensor, in the global shape. Tensors that share a storage use the one of their `origin`.
     origin : Origin, optional
-        Of a shard: the tensor whose memory it has, from the first read or the first view on.
+        For a shard: the root whose storage it shares. Set at the first read or view.
     base : Origin, optional
-        Of a view that requires gradients: the shard in the cell's graph that it is a view of.
+        For a view that requires gradients: the shard in the cell's graph that it is a view of.
     value : tuple of int and torch.Tensor, optional
-        A version, and the value without its graph, as it has come to all ranks by another way.
+        A version, and the value without its graph, if all ranks got it by another exchange.
     deferred : tuple of int and DeferredReduction, optional
-        A version, and how the value will be had.
+        A version, and the pending computation of the value.
     source : tuple of torch.Tensor and Node, optional
-        Of a result of a model: the plain tensor that it was, and the node of this one in the graph.
+        For a model's result: the plain tensor, and the node of this tensor in the graph.
     is_lent : bool
-        The cell has had the full tensor as an array of NumPy's, or a view of it, by which that may be written to without another version.
+        Whether the cell has got the full tensor as a NumPy array, or a view of it: writes to these bump no version.
     """
 
     placement: Placement
@@ -146,15 +147,15 @@ class GlobalState:
     origin: Origin | None = None
     base: Origin | None = None
     value: tuple[int, torch.Tensor] | None = None
-    deferred: tuple[int, Any] | None = None  # of a module that is made of these tensors
+    deferred: tuple[int, Any] | None = None  # `Any`, as `deferred` imports this module
     source: tuple[torch.Tensor, torch.autograd.graph.Node | None] | None = None
     is_lent: bool = False
 
 
 class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
-    """A rank's part of a tensor that spans the ranks. Made by :func:`from_local`.
+    """A rank's part of a tensor that spans the ranks; made by :func:`from_local`. Its metadata is in `_state`.
 
-    Its class attribute `dispatch` runs operations on it while a run has a global view. All that is known of a tensor is in `_state`.
+    The class attribute `dispatch` runs operations on global tensors while a run has a global view.
     """
 
     _state: GlobalState
@@ -162,28 +163,28 @@ class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
 
     @property
     def placement(self) -> Placement:
-        """Which part of the global tensor the rank has."""
+        """How the global tensor is divided over the ranks."""
         return self._state.placement
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Run an operation that one of its operands is a global tensor of."""
+        """Run an operation that has a global tensor among its operands."""
         return GlobalTensor.dispatch(func, args, kwargs or {})
 
 
 def from_local(part: torch.Tensor, placement: Placement) -> GlobalTensor:
-    """Return `part` as a rank's part of a global tensor; the graph behind it stays.
+    """Return a global tensor with `part` as the rank's part. Its autograd graph is kept.
 
     Parameters
     ----------
     part : Tensor
-        Of a `Shard` along dim 0 ``(b, …)``; of a `Partial` of the shape of the value.
+        For a `Shard` along dim 0: ``(b, …)``; for a `Partial`: in the shape of the value.
     placement : Placement
 
     Returns
     -------
     GlobalTensor
-        Which the cell sees as ``(B, …)``, or in the shape of the value.
+        For the cell ``(B, …)``, or in the shape of the value.
     """
     result: GlobalTensor = part.as_subclass(GlobalTensor)
     result._state = GlobalState(placement)
@@ -191,7 +192,7 @@ def from_local(part: torch.Tensor, placement: Placement) -> GlobalTensor:
 
 
 def place_result(value: torch.Tensor, placement: Placement) -> GlobalTensor:
-    """Return what :func:`from_local` does, of a result of a model: other results may have been computed from `value` itself."""
+    """Return a model's result as :func:`from_local` does, and keep `value` as its source: other results may be computed from `value`."""
     result = from_local(value, placement)
     if value.requires_grad:
         with torch._C.DisableTorchFunctionSubclass():
@@ -202,27 +203,27 @@ def place_result(value: torch.Tensor, placement: Placement) -> GlobalTensor:
 
 
 def source_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor whose gradients are those of `tensor`: of a model's result its own, which is a step before it in the graph."""
+    """Return the tensor that has the gradient of `tensor`: for a model's result the plain tensor, one node before it in the graph."""
     if not isinstance(tensor, GlobalTensor) or tensor._state.source is None:
         return tensor
     source, node = tensor._state.source
     with torch._C.DisableTorchFunctionSubclass():
-        return source if node is None or tensor.grad_fn is node else tensor  # it was changed in place
+        return source if node is None or tensor.grad_fn is node else tensor  # else it was changed in place
 
 
 def is_followed(tensor: torch.Tensor) -> bool:
-    """Return whether gradients are kept of what is computed from `tensor`, backwards or in forward mode."""
+    """Return whether autograd records operations on `tensor`, in reverse or forward mode."""
     return tensor.requires_grad or forward_ad._current_level >= 0
 
 
 def along(dim: int, placement: Shard) -> Shard:
-    """Return where a model's result is that has the samples of `placement` along `dim`."""
+    """Return the placement of a model's result that has the samples of `placement` along `dim`."""
     unit = placement.unit if dim == 0 and placement.dim == 0 else 1
     return placement if (dim, unit) == (placement.dim, placement.unit) else Shard(dim, placement.share, unit)
 
 
 def is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: Shard) -> bool:
-    """Return whether dim `dim` of all ranks' parts of a tensor has their rows, and the other dims are the same."""
+    """Return whether dim `dim` of a tensor with such `shapes` on the ranks has the ranks' `rows`, and all other dims are equal."""
     if dim >= len(shapes[0]):
         return False
     unit = placement.unit if dim == 0 and placement.dim == 0 else 1
@@ -231,20 +232,17 @@ def is_row(dim: int, shapes: list[tuple[int, ...]], rows: list[int], placement: 
 
 
 def is_of_share(leaf: torch.Tensor) -> bool:
-    """Return whether a leaf of a graph came out of a model that has made it for the samples of its share."""
+    """Return whether a leaf tensor is a model's result, which the model has made for the samples of its shard."""
     return "_of_share" in leaf.__dict__
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the rank's part as a plain tensor without its graph, ``(b, …)`` of a shard."""
+    """Return the rank's part, detached: ``(b, …)`` of a shard."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.detach()
 
 
 def to_local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the rank's part as a plain tensor, ``(b, …)`` of a shard; the graph behind it stays."""
+    """Return the rank's part as a plain tensor, ``(b, …)`` of a shard. Its autograd graph is kept."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.as_subclass(torch.Tensor)
-
-
-# Starts: the gradients that the cell gives to a backward pass to begin with, for the rank's part of what it begins at.

@@ -1,7 +1,7 @@
-"""Branches that rank 0 alone takes: ``if is_main(): …``.
+"""Refuse collectives in branches that only rank 0 takes: ``if is_main(): …``.
 
-An exchange in one would wait for ranks that never come, or meet another exchange of theirs. So where the cell has asked `is_main`, each
-exchange looks first whether it stands in such a branch, by the user's own text: an error at once, in the line that is to be changed.
+A collective in such a branch would wait for ranks that never arrive, or match another collective of theirs. Once the cell has called
+`is_main`, each collective checks by the cell's source text whether it runs in such a branch, and raises an error that names the line.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Place = tuple[int, int]  # line and column
 
 
 class Alone:
-    """What is known of the branches of a run, while it is installed.
+    """Finds branches that only rank 0 takes, while it is installed.
 
     Parameters
     ----------
     sources : mapping of str to str
-        Texts of other cells by the names of their files.
+        Source text of other cells by file name.
     """
 
     def __init__(self, sources: Mapping[str, str]) -> None:
@@ -34,19 +34,19 @@ class Alone:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let exchanges look, until the end of the ``with`` block."""
+        """Let collectives check the branch that they run in, until the end of the ``with`` block."""
         with current_run.having(rank0_branches=self):
             yield
 
     def asked(self) -> None:
-        """Note that the user's code has asked whether this is rank 0, which it is."""
+        """Record that the user's code has called `is_main` on rank 0: find the branches in its file."""
         frame = next(users_frames(), None)
         filename = "" if frame is None else frame.f_code.co_filename
         if filename and filename not in self._spans:
             self._spans[filename] = _branches(self._sources.get(filename) or "".join(linecache.getlines(filename)))
 
     def check(self) -> None:
-        """Raise RuntimeError where the user's code is in such a branch."""
+        """Raise RuntimeError if the user's code is in a branch that only rank 0 takes."""
         if (line := self.line()) is not None:
             raise RuntimeError(
                 f"Line {line} needs all engines (it reads a value over the batch, for example), but `is_main()` lets rank 0"
@@ -54,7 +54,7 @@ class Alone:
             )
 
     def line(self) -> int | None:
-        """Return the line of such a branch in which the user's code is, if it is in one."""
+        """Return the running line of the user's code if it is in a branch that only rank 0 takes, else ``None``."""
         if not self._spans:
             return None
         for frame in users_frames():
@@ -65,22 +65,28 @@ class Alone:
 
 
 def alone_now() -> bool:
-    """Return whether the user's code is in a branch that rank 0 alone takes."""
+    """Return whether the user's code is in a branch that only rank 0 takes."""
     return current_run.rank0_branches is not None and current_run.rank0_branches.line() is not None
 
 
 def all_ranks_come() -> None:
-    """Look before a collective whether all ranks make this one now: not where rank 0 alone comes, nor another thread. RuntimeError."""
+    """Check before a collective that all ranks run it now.
+
+    Raises
+    ------
+    RuntimeError
+        The user's code is in a branch that only rank 0 takes, or another thread of the cell runs collectives too.
+    """
     if current_run.rank0_branches is not None:
         current_run.rank0_branches.check()
     in_turn()
 
 
 def _branches(text: str) -> list[tuple[Place, Place]]:
-    """Return from where to where those branches go in a text."""
+    """Return the spans of the branches of a source text that only rank 0 takes."""
     try:
         tree = ast.parse(text)
-    except SyntaxError:  # of a cell with magics, as it stands in the notebook
+    except SyntaxError:  # the text of a notebook cell that has magics
         return []
     found: list[tuple[ast.stmt | ast.expr, ast.stmt | ast.expr]] = []
     for node in ast.walk(tree):

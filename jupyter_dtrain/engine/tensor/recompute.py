@@ -1,4 +1,4 @@
-"""What is computed again in a backward pass: the parts of a graph that activation checkpointing keeps nothing of, and what adjoints run."""
+"""Detect recomputation within a backward pass (activation checkpointing), and make its determinism checks work on global tensors."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from .placement_types import GlobalTensor
 
 
 class BackwardPasses:
-    """Knows whether a backward pass is under way.
+    """Tracks whether a backward pass is running.
 
     Parameters
     ----------
     normalization : GlobalNormalization, optional
-        Told of each: its layers see the share then that they saw before.
+        Told of each pass, so that recomputed layers use the shard of their last call.
 
     Attributes
     ----------
     under_way : bool
+        Whether a pass is running.
     """
 
     def __init__(self, normalization: GlobalNormalization | None) -> None:
@@ -34,7 +35,7 @@ class BackwardPasses:
         self._normalization = normalization
 
     def run(self, backward: Callable[..., None], *args: Any, **options: Any) -> None:
-        """Run a backward pass."""
+        """Run ``backward(*args, **options)`` as a backward pass."""
         self.under_way = True
         if self._normalization is not None:
             self._normalization.again = True
@@ -46,7 +47,7 @@ class BackwardPasses:
                 self._normalization.again = False
 
     def compute_again(self, values: Any) -> bool:
-        """Return whether what is called on `values` is called by a backward pass, on tensors of the rank's own."""
+        """Return whether a call with arguments `values` is a recomputation: in a backward pass, without global tensors."""
         return self.under_way and not any(isinstance(leaf, GlobalTensor) for leaf in pytree.tree_leaves(values))
 
 
@@ -56,9 +57,9 @@ _checks: dict[str, Callable[[torch.Tensor], Any]] = getattr(checkpoint, "_allowe
 
 @contextmanager
 def checked_by_parts() -> Iterator[None]:
-    """Let checkpointing's check that all is as before look at the ranks' own parts, until the end of the ``with`` block.
+    """Let activation checkpointing's determinism checks look at the ranks' parts, until the end of the ``with`` block.
 
-    Of a tensor that spans the ranks it asks once within an operation, where the shape is that of the part, and once outside of any.
+    The check runs once within an operation, where a global tensor has the shape of the part, and once outside, where it has the global one.
     """
 
     def of_part(check: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:

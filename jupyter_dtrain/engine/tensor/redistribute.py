@@ -1,4 +1,4 @@
-"""The exchanges behind a value that is read: a sum over ranks, or all parts put together."""
+"""The collectives that read a global tensor: an all-reduce of partial values, an all-gather of shards."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ _OF_ROWS = "The cell derives by gradients themselves (`p.grad`), of which each e
 
 
 class Exchange:
-    """Turns global tensors into whole ones, the same on every rank."""
+    """Turns global tensors into full tensors, equal on every rank."""
 
     def full_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
-        """Return the value of `tensor` as a plain tensor. A collective: every rank calls it at the same place.
+        """Return the full tensor of `tensor`, with its graph. A collective: every rank calls it at the same place.
 
-        A shard ``(b, …)`` is all-gathered to ``(B, …)`` along its dim; partial values are all-reduced in their shape.
+        A shard ``(b, …)`` is all-gathered along its dim to ``(B, …)``. Partial values are all-reduced in their shape.
+
+        Raises
+        ------
+        UsageError
+            The tensor requires gradients and is sharded over other ranks than batches are.
         """
         settle()
         later = later_of(tensor)
@@ -48,7 +53,10 @@ class Exchange:
         return result
 
     def full_in_transform(self, tensor: GlobalTensor) -> torch.Tensor:
-        """Return the value of `tensor`, which is batched by a transform of functions, as a sum of what the ranks have. A collective."""
+        """Return the full tensor of `tensor`, which a ``torch.func`` transform has batched. A collective.
+
+        Shards are zero-padded to ``(B, …)`` and all-reduced: unlike a gather, a sum works on batched tensors.
+        """
         settle()
         placement, part = tensor.placement, to_local(tensor)
         if isinstance(placement, Partial):
@@ -61,46 +69,53 @@ class Exchange:
 
     @staticmethod
     def resolve(later: DeferredReduction) -> None:
-        """Exchange what a value waits for. A collective."""
+        """Compute a deferred value. A collective."""
         settle()
         later.resolve(all_sum)
 
     @staticmethod
     def cache_value(tensor: GlobalTensor, value: torch.Tensor) -> None:
-        """Take `value`, with as many entries, as that of `tensor`, which has come to all ranks another way, until the tensor is changed."""
+        """Cache `value`, which all ranks have got by another exchange, as the value of `tensor` until the tensor is written to.
+
+        Parameters
+        ----------
+        tensor : GlobalTensor
+        value : Tensor
+            With as many elements as `tensor`.
+        """
         with torch._C.DisableTorchFunctionSubclass():
-            if not tensor.is_inference():  # nobody could tell when it is changed
+            if not tensor.is_inference():  # inference tensors have no version counter, so writes go unnoticed
                 tensor._state.value = version_of(tensor), value.view(tensor.shape)
 
     @staticmethod
     def known(tensor: GlobalTensor) -> torch.Tensor | None:
-        """Return the value of `tensor` without its graph, if it is known; ``None``: a collective has to be asked."""
-        if tensor._state.value is None:  # tensors of inference mode have no version
+        """Return the cached value of `tensor`, without its graph, or ``None``."""
+        if tensor._state.value is None:  # checked first, as inference tensors have no version
             return None
         version, value = tensor._state.value
         return value if version == version_of(tensor) else None
 
     def value(self, tensor: GlobalTensor) -> torch.Tensor:
-        """Return the value of `tensor` without its graph. A collective, unless it is known."""
+        """Return the value of `tensor` without its graph. A collective, unless the value is cached."""
         settle()
         known = self.known(tensor)
         return self.full_tensor(tensor).detach() if known is None else known
 
     @staticmethod
     def sum(part: torch.Tensor) -> torch.Tensor:
-        """Return the sum of all ranks' `part`, in its shape. A collective, and differentiable: the gradient is summed as well."""
+        """All-reduce `part` (sum) and return the result. A collective; the backward pass sums the gradients as well."""
         return sum_over_ranks(part)
 
     @staticmethod
     def objects(value: Any) -> list[Any]:
-        """Return every rank's `value`, in rank order."""
+        """All-gather the picklable `value`; return those of all ranks, in rank order. A collective."""
         all_ranks_come()
         with Counted(COMMUNICATION):
             return all_gather_object(value)
 
     @staticmethod
     def is_same(tensor: torch.Tensor) -> bool:
-        """Return whether `tensor`, of one shape everywhere, has the same bits on all ranks."""
+        """Return whether `tensor` has the same bits on all ranks. A collective; the shape must be equal on all ranks."""
         all_ranks_come()
         own = bytes_of(tensor.detach())
         parts = [torch.empty_like(own) for _ in range(num_batch_ranks())]
@@ -110,12 +125,18 @@ class Exchange:
 
     @staticmethod
     def scattered(values: list[Any] | None, source: int) -> Any:
-        """Return this rank's of the `values` that rank `source` has, one for each rank."""
+        """Scatter the `values` of rank `source`, one per rank; return this rank's. A collective; `values` is ``None`` elsewhere."""
         return scatter_object(values, source)
 
     @staticmethod
     def broadcast(tensors: Sequence[torch.Tensor]) -> Callable[[], None]:
-        """Begin to give all ranks rank 0's `tensors`; return what ends it. Graphs that hold them do not notice."""
+        """Start to broadcast rank 0's `tensors` in place. A collective.
+
+        Returns
+        -------
+        callable
+            Waits, then writes the values via ``.data``, which bumps no version counter: graphs that have saved the tensors stay valid.
+        """
         pending = []
         for kind in dict.fromkeys((tensor.dtype, tensor.device) for tensor in tensors):
             alike = [tensor for tensor in tensors if (tensor.dtype, tensor.device) == kind]
@@ -132,5 +153,5 @@ class Exchange:
 
     @staticmethod
     def total(number: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the ranks' numbers; no gradient."""
+        """All-reduce `number` (sum) and return the result without a graph. A collective."""
         return all_sum(number)

@@ -1,6 +1,7 @@
-"""Numbers over the batch where PyTorch takes plain ones: a size, a dim, a count, a factor (``torch.randperm(mask.sum())``, ``alpha=loss``).
+"""Partial values as scalar arguments: a size, a dim, a count, a factor (``torch.randperm(mask.sum())``, ``alpha=loss``).
 
-A tensor without dims may stand there, and PyTorch reads its memory without asking anybody: of a number over the batch, the rank's part.
+PyTorch accepts a 0-dim tensor for such arguments and reads its memory without calling ``__torch_function__``. For a partial value it would
+read the rank's part. The functions here therefore get the reduced value.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from ...system.patches import patched
 from .placement_types import GlobalTensor, Partial
 
-_PLAIN = frozenset({bool, int, float, str, type(None)})  # a list of a million numbers is not walked through in Python
+_PLAIN = frozenset({bool, int, float, str, type(None)})  # skips long lists of numbers without a loop in Python
 _ONLY_KEYWORDS = 99
 _LATER = (
     "narrow narrow_copy select select_scatter slice_scatter topk kthvalue roll tril triu multinomial histc renorm as_strided unsafe_split "
@@ -25,8 +26,8 @@ _LATER = (
 _FACTORS = "add sub subtract addbmm addcdiv addcmul addmm addmv addr baddbmm index_add"
 _IN_PLACE = "add_ sub_ subtract_ addbmm_ addcdiv_ addcmul_ addmm_ addmv_ addr_ baddbmm_ index_add_"
 _SPREADS = "std var repeat_interleave nonzero_static"
-# Of these no ``__torch_function__`` is asked for the sake of such a number; it may be any argument from a place on. PyTorch's parser has
-# arguments of type `Scalar` and `SymInt` there, and no variant with a tensor. Dims, and what shapes a convolution or a pool, are left out.
+# Owner, names, and the first position of scalar arguments, for which these functions call no ``__torch_function__``. PyTorch's parser has
+# arguments of type `Scalar` or `SymInt` there and no overload with a tensor. Dims, and sizes of convolutions and pools, are left out.
 _UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
     (torch, "arange range eye full full_like randint randperm scalar_tensor", 0),
     (torch, f"{_LATER} hardshrink threshold threshold_ rrelu rrelu_ celu celu_ constant_pad_nd randint_like gradient", 1),
@@ -38,7 +39,7 @@ _UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
     (torch.Tensor, f"{_FACTORS} {_SPREADS} {_IN_PLACE}", _ONLY_KEYWORDS),
     (torch._C._nn, "elu elu_ hardtanh hardtanh_ leaky_relu leaky_relu_ multi_margin_loss", 1),
     (F, "softplus softshrink hardshrink threshold_ celu_ rrelu_", 1),
-    (torch._VF, "threshold threshold_", 1),  # by which `F.threshold` finds it
+    (torch._VF, "threshold threshold_", 1),  # which `F.threshold` calls
     (torch.linalg, "vector_norm matrix_norm norm", 1),
 )
 
@@ -46,7 +47,17 @@ _UNANNOUNCED: tuple[tuple[Any, str, int], ...] = (
 def read_numbers(
     args: tuple[Any, ...], kwargs: dict[str, Any], whole: Callable[[Any], Any], *, first: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return arguments with the numbers over the batch in them whole; of `args` those from `first` on. A collective if there are any."""
+    """Return the arguments with 0-dim partial values reduced. A collective if there are any.
+
+    Parameters
+    ----------
+    args : tuple
+    kwargs : dict
+    whole : callable
+        Returns the full tensor of a global one.
+    first : int
+        Arguments before this position are returned as they are.
+    """
     if not _has_numbers(args[first:]) and not (kwargs and _has_numbers(kwargs.values())):
         return args, kwargs
     return (*args[:first], *(_read(arg, whole) for arg in args[first:])), {key: _read(value, whole) for key, value in kwargs.items()}
@@ -54,12 +65,12 @@ def read_numbers(
 
 @contextmanager
 def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
-    """Let functions that take plain numbers see those over the batch, until the end of the ``with`` block.
+    """Replace functions with scalar arguments by ones that reduce partial values first, until the end of the ``with`` block.
 
     Parameters
     ----------
     whole : callable
-        Returns a value with the global tensors in it whole.
+        Returns the full tensor of a global one.
     """
 
     def reading(original: Callable[..., Any], first: int) -> Callable[..., Any]:
@@ -73,13 +84,13 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, names, first in _UNANNOUNCED:
             for name in names.split():
-                if (original := getattr(owner, name, None)) is not None:  # PyTorch has it still
+                if (original := getattr(owner, name, None)) is not None:  # this version of PyTorch has it
                     stack.enter_context(patched(owner, name, reading(original, first)))
         yield
 
 
 def _has_numbers(values: Iterable[Any]) -> bool:
-    """Return whether there are numbers over the batch among `values`."""
+    """Return whether there are 0-dim partial values among `values`, or in tuples, lists and slices among them."""
     for value in values:
         if type(value) is GlobalTensor:
             if _is_number(value):

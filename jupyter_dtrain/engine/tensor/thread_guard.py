@@ -1,8 +1,8 @@
-"""Threads that a cell starts: one at a time may ask for what ranks exchange.
+"""Let only one thread of a cell at a time run collectives.
 
-An exchange is the one that the others make at the same time. Of two threads that make some, nothing says which is first, and each rank
-may take another one: what one of them reads would be another's value. So a thread that asks after another one waits until no other can
-ask, since each has ended or waits itself (for this one, mostly). Where one of them asks meanwhile, their order is chance: an error.
+Collectives match by their order on each rank. If two threads run some, the order may differ between ranks, and one thread would get the
+values meant for the other. A thread that wants a collective after another thread had one therefore waits until no other thread can start
+one: each has ended or is blocked (mostly on this one). If another thread starts a collective meanwhile, the order is undefined: an error.
 """
 
 from __future__ import annotations
@@ -20,35 +20,47 @@ from weakref import WeakSet
 from ..current_run import current_run
 from ..user_frames import is_ours, is_users
 
-_AWAKE = 0.01  # seconds in which a thread goes on whose wait has ended
-_QUIET = 0.1  # seconds in which one does something that does not wait
-_POLLS = 1.0  # seconds after which one that hardly runs is taken to wait, though it goes on now and then
-_LONGEST = 10.0  # seconds after which one that goes on is taken to do something else than to ask, until it does
+_AWAKE = 0.01  # seconds without progress after which a thread in a wait of `threading` counts as blocked
+_QUIET = 0.1  # seconds without progress after which any other thread counts as blocked
+_POLLS = 1.0  # seconds after which a thread that hardly runs counts as blocked, though it makes progress now and then (it polls)
+_LONGEST = 10.0  # seconds after which a running thread is taken to run no collectives, until it does
 
 
 class Turns:
-    """Which thread asks for exchanges in a run, while it is installed. The cell's own is the one that installs it."""
+    """Tracks which thread runs collectives, while it is installed. The thread that makes it is the cell's own."""
 
     def __init__(self) -> None:
         self._own = self._last = threading.get_ident()
         self._before = WeakSet(threading.enumerate())
-        self._do_else: WeakSet[threading.Thread] = WeakSet()  # that have gone on for long and have not asked
+        self._do_else: WeakSet[threading.Thread] = WeakSet()  # have run for long without a collective
         self._lock = threading.Lock()
         self._waiting = self._mixed = False
         self._progress: dict[threading.Thread, tuple[object, float]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let exchanges look, until the end of the ``with`` block; raises RuntimeError there if threads were mixed up that told nobody."""
+        """Let collectives check their thread, until the end of the ``with`` block.
+
+        Raises
+        ------
+        RuntimeError
+            At the end, if two threads ran collectives at the same time, and the error was lost in one of them.
+        """
         with current_run.having(turns=self):
             yield
             if self._mixed:
                 raise _mixed()
 
     def check(self) -> None:
-        """Wait until no other thread than this one can ask for an exchange; raises RuntimeError where one asks as well."""
+        """Wait until no other thread can start a collective.
+
+        Raises
+        ------
+        RuntimeError
+            Another thread starts one while this thread waits.
+        """
         if isinstance(threading.current_thread(), threading._DummyThread):
-            return  # of autograd's, for which the one waits that runs the pass
+            return  # a thread of autograd: the thread that runs the backward pass waits for it
         asking = threading.get_ident()
         with self._lock:
             self._mixed = self._mixed or self._waiting
@@ -80,15 +92,15 @@ class Turns:
                 raise _mixed()
 
     def _that_may_ask(self) -> list[threading.Thread]:
-        """Return the other threads that run the user's code, or may begin to."""
+        """Return the other threads that run the user's code or may begin to."""
         others = [thread for thread in threading.enumerate() if thread is not threading.current_thread()]
-        # The cell's own does not wait for threads of a pool that have nothing of the user's to do: they are the ones to wait for it.
+        # The cell's own thread does not wait for idle threads of a pool: they wait for it to give them work.
         begins = threading.get_ident() != self._own
         may = [thread for thread in others if _runs_users_code(thread) or (begins and thread not in self._before)]
         return [thread for thread in may if thread not in self._do_else]
 
     def _rests(self, thread: threading.Thread) -> bool:
-        """Return whether a thread has not gone on for so long that it waits for something."""
+        """Return whether a thread has made no progress for so long that it counts as blocked."""
         frame = _innermost(thread)
         if frame is None:
             return True
@@ -102,7 +114,7 @@ class Turns:
 
 
 def in_turn() -> None:
-    """Wait before a collective until no other thread can make one too; raises RuntimeError where another thread tries."""
+    """Wait before a collective until no other thread can start one. RuntimeError if another thread tries meanwhile."""
     if current_run.turns is not None:
         current_run.turns.check()
 
@@ -115,9 +127,9 @@ def _mixed() -> RuntimeError:
 
 
 def _scheduled(thread: threading.Thread) -> tuple[float, bool]:
-    """Return how many seconds a thread has run or waited for a processor, and whether it does now; 0 where the system does not tell."""
+    """Return the seconds that a thread has run or been runnable, and whether it runs or is in an uninterruptible sleep; 0 if unknown."""
     try:
-        task = Path(f"/proc/self/task/{thread.native_id}")  # Linux's
+        task = Path(f"/proc/self/task/{thread.native_id}")  # Linux
         ran, waited, _ = (task / "schedstat").read_text().split()
         return (int(ran) + int(waited)) * 1e-9, (task / "stat").read_text().rpartition(")")[2].split()[0] in "RD"
     except OSError:
@@ -140,11 +152,11 @@ def _runs_users_code(thread: threading.Thread) -> bool:
 
 
 def _in_exchange(thread: threading.Thread) -> bool:
-    """Return whether a thread is in this project's own code, on behalf of the user's: it waits for other ranks there."""
+    """Return whether a thread is in this project's code, called from the user's: it may wait for other ranks there."""
     called = takewhile(lambda frame: not is_users(frame.f_code.co_filename), _frames(thread))
     return any(is_ours(frame.f_code.co_filename) for frame in called)
 
 
 def _waits(frame: FrameType) -> bool:
-    """Return whether a thread waits for another by Python's own means."""
+    """Return whether `frame` is in a wait or join of Python's `threading`."""
     return frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name in ("wait", "join", "_wait_for_tstate_lock")

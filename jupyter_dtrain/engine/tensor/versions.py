@@ -1,7 +1,7 @@
-"""How often the memory of a tensor was written to: what is known of its values counts until that is another number.
+"""Version numbers of storages: a cached value of a tensor is valid as long as the version of its storage is unchanged.
 
-PyTorch counts it for a tensor, its views and what is detached from it, together. What ``x.data`` gives has a count of its own, as has a
-tensor that was given another's memory by ``x.data = y``: for such memory all of its counts are added up.
+PyTorch has one version counter for a tensor, its views and detached aliases. ``x.data`` has a counter of its own, and so has a tensor that
+got another's storage by ``x.data = y``. For such a storage, the version is the sum of all its counters and of the noted uncounted writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 @dataclass
 class _Counts:
-    """The version counters of one memory, each held by a tensor without memory, and what was written without any."""
+    """The version counters of one storage, each held by an empty tensor, and the number of writes that no counter saw."""
 
     storage: StorageWeakRef
     holders: list[torch.Tensor] = field(default_factory=list)
@@ -26,11 +26,11 @@ class _Counts:
 
 
 _of_memory: dict[int, _Counts] = {}
-"""By the storage's address, which no other gets while it is weakly referred to."""
+"""By the storage's address, which is not reused while a weak reference to the storage exists."""
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """Return a number that grows whenever the memory of `tensor`, which is not of inference mode, is written to."""
+    """Return a number that grows with each write to the storage of `tensor`. Not for inference tensors."""
     with torch._C.DisableTorchFunctionSubclass():
         if not _of_memory:
             return tensor._version
@@ -42,20 +42,20 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def count_together(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Note that `other` has got the memory of `tensor`, and that what is written to one is not counted for the other."""
+    """Record that `other` shares the storage of `tensor` but has a version counter of its own."""
     with torch._C.DisableTorchFunctionSubclass():
-        if not tensor.is_inference() and not other.is_inference() and tensor.layout == torch.strided:  # nothing counts for others
+        if not tensor.is_inference() and not other.is_inference() and tensor.layout == torch.strided:  # only these have a usable counter
             _counts(tensor).holders.append(_holder(other))
 
 
 def note_write(tensor: torch.Tensor) -> None:
-    """Note that something may have been written to the memory of `tensor` that nothing has counted."""
+    """Record that the storage of `tensor` may have been written to without a version bump."""
     with torch._C.DisableTorchFunctionSubclass():
         _counts(tensor).num_uncounted += 1
 
 
 def copy_uncounted(tensor: torch.Tensor, values: torch.Tensor) -> None:
-    """Write `values` into `tensor` as NumPy would: what is known of it counts no more, and graphs are not told."""
+    """Write `values` into `tensor` as NumPy would: cached values become invalid, but autograd's saved tensors stay valid."""
     with torch._C.DisableTorchFunctionSubclass():
         note_write(tensor)
         tensor.data.copy_(values)

@@ -1,7 +1,7 @@
-"""The two sides of a batch: global in the cell, the rank's part inside a model.
+"""The global view of one run: tensors are global in the cell and shards inside a model.
 
-Where a batch enters the cell it is placed, where it enters a model it is the rank's plain tensor, and what leaves the
-model is placed again. Between them `rules` keep account. At the end everything that the cell holds becomes whole.
+A batch that enters the cell becomes a global tensor. A model gets the rank's plain tensor, and its results become global tensors again.
+In the cell, the rules (`ops`) run operations on the parts. At the end of the cell, all tensors that it holds become full tensors.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ TRANSFORMS = (
     (eager_transforms, "grad_and_value_impl"),
     (eager_transforms, "_vjp_with_argnums"),
     (eager_transforms, "_jvp_with_argnums"),
-    (eager_transforms, "_autograd_grad"),  # of what `vjp` has returned, which the cell gives gradients
+    (eager_transforms, "_autograd_grad"),  # called by the function that `vjp` returns, with the cell's gradients
 )
 
 _APPLY = current_apply()
 
 
 class GlobalView:
-    """The cell's view of what spans the ranks, for the time of one run.
+    """The global view of one run.
 
     Parameters
     ----------
     rank, world_size : int
     count_targets : bool
-        Whether losses count the targets that they do not ignore in every batch.
+        Whether losses count the targets that are not ignored in every batch, which takes an exchange.
     on_whole : callable
-        Told the name of an operation that was computed on whole tensors for want of a rule.
+        Called with the name of an operation that has no rule and runs on full tensors.
     exchange : Exchange, optional
-        By default with the other ranks.
+        By default one with the other ranks.
     """
 
     def __init__(
@@ -87,12 +87,12 @@ class GlobalView:
         self.arguments = ModelArguments(self._rules)
 
     def know_all_ranks(self, num_ranks: int) -> None:
-        """Know how many ranks the run has, which are more than those over which batches are sharded: other tensors may span all of them."""
+        """Set the number of ranks of the run, if batches are sharded over fewer. Other tensors may be sharded over all ranks."""
         self._rules.num_all = num_ranks
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let operations on global tensors follow this view's rules."""
+        """Run operations on global tensors by this view's rules until the end of the ``with`` block."""
         with ExitStack() as stack:
             stack.enter_context(as_written())
             stack.enter_context(checked_by_parts())
@@ -107,16 +107,16 @@ class GlobalView:
             yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the view has learned of the cell's batches."""
+        """Return what the view has learned about ignored targets."""
         return {"without_ignored": dict(self._rules.without_ignored), "count_targets": self._rules.count_targets}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Restore what :meth:`state_dict` returned."""
         self._rules.without_ignored = dict(state["without_ignored"])
         self._rules.count_targets |= state["count_targets"]
 
     def _own_functions(self) -> Callable[..., Any]:
-        """Return what runs functions of the user's own: their backward passes get what PyTorch's engine hands them, plain tensors."""
+        """Return the replacement of ``torch.autograd.Function.apply``: it runs on full tensors, as ``backward`` gets plain gradients."""
 
         @wraps(_APPLY)
         def apply(function: type[torch.autograd.Function], *args: Any, **kwargs: Any) -> Any:
@@ -130,7 +130,7 @@ class GlobalView:
         return apply
 
     def _of_wholes(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` (of functorch, below ``__torch_function__``) so that it gets whole tensors."""
+        """Return `function` (of functorch, which calls no ``__torch_function__``) so that it gets full tensors."""
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -142,15 +142,15 @@ class GlobalView:
 
     @property
     def has_parts(self) -> bool:
-        """Whether anything that spans the ranks has been computed with."""
+        """Whether an operation or a model has used a global tensor."""
         return self._rules.used
 
     def full_tensor(self, value: Any) -> Any:
-        """Return `value` with the global tensors in it whole."""
+        """Return `value` with each global tensor in it replaced by its full tensor. A collective, unless all are cached."""
         return self._rules.full_tensor(value)
 
     def kept(self, module: nn.Module, name: str, tensor: GlobalTensor) -> torch.Tensor:
-        """Return what attribute `name` of `module` is to hold if the user's code sets it to `tensor`: parameters and buffers are whole."""
+        """Return the value to store when the user's code sets attribute `name` of `module` to `tensor`: full for parameters and buffers."""
         if isinstance(tensor, nn.Parameter):
             return nn.Parameter(self.full_tensor(tensor).detach(), tensor.requires_grad)
         return self.full_tensor(tensor) if name in module.__dict__.get("_buffers", {}) else tensor
@@ -158,7 +158,7 @@ class GlobalView:
     # -- at the root of a graph --------------------------------------------------------------------------------------
 
     def weight_of(self, root: torch.Tensor) -> float:
-        """Return what a rank's part of `root` counts in the value of the whole: ``b / B`` of a mean over the batch, 1 of a sum."""
+        """Return the weight of the rank's part of `root` in its value: ``b / B`` of a mean over the batch, 1 of a sum."""
         if not isinstance(root, GlobalTensor):
             return 1.0 / self._world_size
         if isinstance(root.placement, Partial) and root.placement.weight is not None:
@@ -166,7 +166,7 @@ class GlobalView:
         return 1.0 if not isinstance(root.placement, Shard) or root.placement.counts else 0.0
 
     def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original` (``torch.autograd.grad``), which does not see by itself that a number was computed from the ranks' parts."""
+        """Run `original` (``torch.autograd.grad``), by its rule if an argument is a global tensor or the graph has a collective."""
         outputs = args[0] if args else kwargs.get("outputs")
         roots = [outputs] if isinstance(outputs, torch.Tensor) else list(outputs or ())
         if any(isinstance(leaf, GlobalTensor) for leaf in pytree.tree_leaves((args, kwargs))) or was_exchanged(roots):
@@ -174,7 +174,7 @@ class GlobalView:
         return original(*args, **kwargs)
 
     def in_pass(self) -> AbstractContextManager[None]:
-        """Return what a backward pass runs within, that begins now."""
+        """Return the context for a backward pass that starts now."""
         self._rules.take_back_lent()
         followed = self._rules.read_gradients or self._rules.retaining
         return read_gradients_followed(self._rules) if followed else nullcontext()
@@ -185,14 +185,14 @@ class GlobalView:
             self._rules.retaining.append(weakref.ref(tensor))
 
     def register_hook(self, original: Callable[..., Any], tensor: torch.Tensor, hook: Callable[..., Any]) -> Any:
-        """Run `original` (``Tensor.register_hook``) for a hook that is to see, and may change, the gradient of the global batch."""
+        """Register `hook` by `original` (``Tensor.register_hook``) so that it gets, and may change, the gradient of the global batch."""
         return self._hooks.register(original, tensor, hook)
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 
     def materialize(self, values: Sequence[Any], *, unchanged: Iterable[object]) -> list[Any]:
-        """Return `values` with everything in them that spans the ranks whole. Every rank calls it on the same things.
+        """Return `values` with full tensors in place of global ones. A collective: every rank passes the same structure.
 
-        Objects in `unchanged` hold nothing new: a data set of millions of items is not looked through.
+        Objects in `unchanged` are not searched, as they hold nothing new: a data set may have millions of items.
         """
         return materialize(values, unchanged=unchanged, whole=self._rules.full_tensor)
