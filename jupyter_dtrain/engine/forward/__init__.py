@@ -1,1 +1,1 @@
-"""A model that the cell calls on a batch: it gets the rank's part, or the whole batch where it asks for that."""
+"""Calls of models on batches: on the rank's share, or on the full batch where the model needs it."""

@@ -1,9 +1,9 @@
-"""Repeated blocks of a model, of which nothing is kept for the backward pass but what they were called on (``--checkpoint-activations``).
+"""Activation checkpointing of a model's repeated blocks (``--checkpoint-activations``).
 
-Most of the memory of a training step is what the layers keep for their gradients. Of a transformer's or a residual network's blocks
-PyTorch can keep the inputs alone and compute the rest again in the backward pass (:func:`torch.utils.checkpoint.checkpoint`), a third more
-time for a part of the memory that falls with the number of blocks. As it is computed again a block draws as it did, from every stream, and
-what it writes meanwhile (BatchNorm counts each batch) is taken back, so that the numbers are those of the model as it is.
+Most memory of a training step is held by activations saved for the backward pass. For the blocks of a transformer or a residual network,
+PyTorch can save only the inputs and recompute the rest in the backward pass (:func:`torch.utils.checkpoint.checkpoint`). This takes about a
+third more time; the saved memory grows with the number of blocks. The recomputation of a block draws the same numbers from every random
+stream, and its writes to buffers (BatchNorm counts each batch) are undone, so results equal those of the unchanged model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from .module_state import ModuleState
 
 
 class CheckpointedBlocks:
-    """Calls the blocks of models in training so that they keep their inputs alone."""
+    """Calls the blocks of models in training with activation checkpointing."""
 
     def __init__(self) -> None:
         self._blocks = Found(blocks_in)
@@ -35,7 +35,7 @@ class CheckpointedBlocks:
 
     @contextmanager
     def within(self, model: nn.Module) -> Iterator[None]:
-        """Let :meth:`call` know the blocks of `model`, whose call is under way, until the end of the ``with`` block."""
+        """Make the blocks of `model` known to :meth:`call` until the end of the ``with`` block, which encloses a call of `model`."""
         before, self._here = self._here, frozenset(map(id, self._blocks.of(model)))
         try:
             yield
@@ -43,7 +43,7 @@ class CheckpointedBlocks:
             self._here = before
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original`, the module's own call."""
+        """Run `original`, the module's own call, checkpointed if `module` is a block in training with gradients on."""
         if id(module) not in self._here or not module.training or not torch.is_grad_enabled() or has_hooks(module) or _is_checkpointed():
             return original(module, *args, **kwargs)
         block = self._known.get(module)
@@ -54,9 +54,9 @@ class CheckpointedBlocks:
         return _checkpointed(original, module, args, kwargs, _AsItWas(module, OtherStreams.of(block.generators)))
 
     def _first_call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original` for the first time, and learn from it whether the block keeps anything of its calls.
+        """Run `original` for the first time, and learn whether the block keeps state between calls.
 
-        It is checkpointed already: with all activations of the first step, a model would need the memory that checkpointing is to save.
+        This call is checkpointed already: without that, the first step would need the memory that checkpointing is to save.
         """
         before = ModuleState(module, None)
         generators = generators_in(module)
@@ -64,7 +64,7 @@ class CheckpointedBlocks:
         result = _checkpointed(original, module, args, kwargs, recompute)
         remembers = before.written() or bool(before.changes()) or before.has_set()
         if remembers:
-            # It goes by what its calls before have left: so this call is computed again from there, and no other.
+            # The result depends on state from earlier calls: restore it to recompute this call. Later calls are not checkpointed.
             recompute.before = before
         self._known.set(module, _Block(remembers, generators))
         return result
@@ -76,7 +76,7 @@ class _Block(NamedTuple):
 
 
 def _is_checkpointed() -> bool:
-    """Return whether the user's code checkpoints what is being called: then it is not done once more."""
+    """Return whether the user's code already checkpoints the current call, which then needs no second checkpoint."""
     hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
     return hooks is not None and getattr(hooks[0], "__module__", None) == checkpoint.__module__
 
@@ -90,18 +90,18 @@ def _checkpointed(
 
 
 class _AsItWas(AbstractContextManager[None]):
-    """The recomputation of a block: draws as the call did, and takes back what it draws and writes.
+    """The context of a block's recomputation: replays the draws of the call, then undoes all draws and buffer writes.
 
     Parameters
     ----------
     module : nn.Module
     streams : OtherStreams
-        As they were before the call.
+        Random streams as they were before the call.
 
     Attributes
     ----------
     before : ModuleState, optional
-        The block before the call, where it makes a difference.
+        The block before the call; set only for a block that keeps state.
     """
 
     def __init__(self, module: nn.Module, streams: OtherStreams) -> None:
@@ -111,7 +111,7 @@ class _AsItWas(AbstractContextManager[None]):
 
     def __enter__(self) -> None:
         now = self._streams.recapture()
-        # Behind the back of autograd, which may have saved them.
+        # `.data` hides the writes from autograd, which may have saved these buffers.
         buffers = [(buffer.data, buffer.detach().clone()) for buffer in self._module.buffers()]
 
         def undo() -> None:

@@ -1,8 +1,9 @@
-"""What a model is handed to keep things in: a cache of keys and values, a list for auxiliary losses, a namespace for a batch.
+"""Objects that a model is given to store results in: a key-value cache, a list for auxiliary losses, a namespace for a batch.
 
-A model on a share gets the rank's part of the tensors that are in such objects, and what it has kept there is placed as its results are
-when it returns. A call that is made again, or only to learn from it, finds them as they were. Lists and dicts that are arguments themselves
-are copies by then: a model that changes one is open (see `model_call`). So is one that counts in an object, since that may be of the share.
+When a model is called on a share, tensors inside such objects are replaced by the rank's part. Tensors that the model stored there are
+placed as its results are when it returns. Repeated calls and learning calls find the objects unchanged. Lists and dicts that are arguments
+themselves are copies: a model that changes one is open (see `model_call`). A model that stores a number in an object is open too, because
+the number may depend on the share.
 """
 
 from __future__ import annotations
@@ -24,37 +25,37 @@ from .input_values import InputValues
 
 _NOTHING = (int, float, complex, str, bytes, type, type(None), torch.Tensor, torch.dtype, torch.device, torch.Size, nn.Module)
 _SAYS_NO_SIZE = (bool, str, bytes, type, type(None), torch.dtype, torch.device)
-_MOST = 2000  # objects that are looked at
+_MOST = 2000  # most objects that are visited
 
 Holder = dict[Any, Any] | SlotValues | list[Any]
 _HOLDERS = (dict, SlotValues, list)
-Slot = tuple[Holder, Any]  # and the key or index in it
+Slot = tuple[Holder, Any]  # holder, and key or index in it
 
 
 class CallArguments:
-    """The objects, lists and dicts among a model's arguments, as they are before its call.
+    """Objects, lists and dicts among a model's arguments, as they are before its call.
 
     Parameters
     ----------
     args, kwargs : tuple, dict
-        What the model is called with; the lists and dicts in them are its own copies.
+        The call's arguments; lists and dicts in them are copies made for the call.
     given : sequence
-        The same as the cell gave it: tensors among it may span the ranks.
+        The arguments as the cell gave them, in which tensors may span the ranks.
     is_first : bool
-        Whether the call may have to be made again.
+        Whether the call may have to be repeated.
     uncounted : bool
-        As of `InputValues`.
+        As in `InputValues`.
 
     Attributes
     ----------
     inputs : InputValues
-        The tensors among them, and in the objects.
+        The tensors among the arguments and in the objects.
     """
 
     def __init__(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], *, given: Sequence[Any] = (), is_first: bool = False, uncounted: bool = False
     ) -> None:
-        self._copies: list[tuple[Any, Any, bool]] = []  # of each holder, and whether it is in an object
+        self._copies: list[tuple[Any, Any, bool]] = []  # holder, its copy, and whether it is inside an object
         self._seen: dict[int, Any] = {}
         for value in (*args, *kwargs.values()):
             self._look(value, in_object=False)
@@ -81,13 +82,13 @@ class CallArguments:
 
     @property
     def ids(self) -> frozenset[int]:
-        """The ids of the objects, and of the dicts of their attributes."""
+        """Ids of the visited objects and of the dicts of their attributes."""
         return frozenset((*self._seen, *(id(holder) for holder, _, _ in self._copies)))
 
     # -- during the call --------------------------------------------------------------------------------------------
 
     def shard(self, own: Callable[[Any], Any]) -> None:
-        """Let the objects hold what `own` makes of the tensors in them."""
+        """Replace the tensors in the objects by what `own` returns for them."""
         self._narrowed, self._versions = [], []
         for holder, _, in_object in self._copies:
             if not in_object or not isinstance(holder, _HOLDERS):
@@ -100,20 +101,25 @@ class CallArguments:
                     self._versions.append((value, value._version))
 
     def unshard(self) -> None:
-        """Put back the tensors that the objects held, where the model has left them."""
+        """Put the full tensors back into the objects, except where the model has stored something else."""
         for holder, key, whole, part in self._narrowed:
             if _get(holder, key) is part:
                 holder[key] = whole
         self._narrowed = []
 
     def restore(self) -> None:
-        """Let everything be as it was before the call, or raise a `CannotRestore`."""
+        """Restore all arguments to their values before the call.
+
+        Raises
+        ------
+        CannotRestore
+        """
         self.inputs.restore()
         self._set((copy for _, copy, _ in self._copies))
 
     @contextmanager
     def as_before(self, own: Callable[[Any], Any]) -> Iterator[None]:
-        """Let everything be as it was before the call, narrowed by `own`, until the end of the ``with`` block."""
+        """Restore the arguments to before the call, sharded by `own`, until the end of the ``with`` block."""
         now = [copy_of(holder) for holder, _, _ in self._copies]
         narrowed, versions = self._narrowed, self._versions
         self._set((copy for _, copy, _ in self._copies))
@@ -131,7 +137,7 @@ class CallArguments:
     # -- after it ----------------------------------------------------------------------------------------------------
 
     def kept(self) -> list[Slot] | None:
-        """Return where the model has put tensors; ``None``: it has done what only the forward of an open model may."""
+        """Return the slots in which the model has stored tensors; ``None`` if it did something that only an open model may do."""
         if self.inputs.replicated_are_written() or any(tensor._version != version for tensor, version in self._versions):
             return None
         slots: list[Slot] = []
@@ -149,12 +155,12 @@ class CallArguments:
         return slots
 
     def with_kept(self, result: Any) -> Any:
-        """Return a model's result, and with it the tensors that it has kept, if any."""
+        """Return the model's `result`, together with the tensors that it stored in arguments, if any."""
         slots = self.kept()
         return (result, [holder[key] for holder, key in slots]) if slots else result
 
     def keep(self, placed: Any) -> Any:
-        """Return the result of what :meth:`with_kept` gave and has been placed; the tensors go to where they were kept."""
+        """Return the result from `placed`, which is the placed value of :meth:`with_kept`, and store the placed tensors in their slots."""
         slots = self.kept()
         if not slots:
             return placed
@@ -164,7 +170,7 @@ class CallArguments:
         return result
 
     def _add(self, holder: Holder, key: Any, value: Any, slots: list[Slot]) -> bool:
-        """Note the tensors in a new `value`; return whether they are all that it could have of the share."""
+        """Add the slots of tensors in a new `value` to `slots`; return whether nothing else in it can depend on the share."""
         if isinstance(value, torch.Tensor):
             slots.append((holder, key))
             return True

@@ -1,4 +1,4 @@
-"""Lists, dicts and sets, and what holds attributes or variables: copied, compared and refilled in place."""
+"""Copy, compare and refill containers in place: lists, dicts, sets, and mappings of attributes or variables."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ MAPPINGS = (dict, MutableMapping)
 
 
 def copy_of(holder: Any) -> Any:
-    """Return a copy of what is in a list, a dict, a set or what holds attributes, to be given to the functions below."""
+    """Return a shallow copy of a list, dict, set or attribute mapping, for :func:`is_same` and :func:`refill`."""
     return dict(entries_of(holder)) if isinstance(holder, MAPPINGS) else set(holder) if isinstance(holder, set) else list(holder)
 
 
 def entries_of(holder: Any) -> Iterable[tuple[Any, Any]]:
-    """Return what is in a mapping: of a dict what it has, which its class may not show as it is (tables that make what is looked up)."""
+    """Return the items of a mapping, bypassing overrides in subclasses of dict (a table may create entries on lookup)."""
     kind: Any = OrderedDict if isinstance(holder, OrderedDict) else dict if isinstance(holder, dict) else type(holder)
     return kind.items(holder)  # type: ignore[no-any-return]
 
 
 def is_same(holder: Any, copy: Any) -> bool:
-    """Return whether `holder` holds the very things that are in `copy`."""
+    """Return whether `holder` holds the same objects as `copy`, compared by identity (sets: by equality)."""
     if len(holder) != len(copy):
         return False
     if isinstance(holder, MAPPINGS):
@@ -30,10 +30,10 @@ def is_same(holder: Any, copy: Any) -> bool:
 
 
 def refill(holder: Any, copy: Any) -> None:
-    """Let `holder` hold what is in `copy`, if it does not."""
+    """Restore the contents of `holder` from `copy`, if they differ."""
     if is_same(holder, copy):
         return
-    if isinstance(holder, MAPPINGS) and not isinstance(holder, dict):  # what has no slot, or no class's, for another name
+    if isinstance(holder, MAPPINGS) and not isinstance(holder, dict):  # attributes or variables: only those that differ are set
         for key in [key for key in holder if key not in copy]:
             del holder[key]
         for key, value in copy.items():
@@ -42,6 +42,3 @@ def refill(holder: Any, copy: Any) -> None:
         return
     holder.clear()
     (holder.extend if isinstance(holder, list | deque) else holder.update)(copy)
-
-
-# What is known of a module that a cell calls: one record, which is looked up at each call.

@@ -1,21 +1,20 @@
-"""Whether a model lets samples of a batch depend on each other, which its results do not show.
+"""Whether samples of a batch depend on each other in a model although the results keep one row per sample.
 
-On a share, a statistic that a ``forward`` takes of its batch (the largest value, to quantize by; a spread, to see how varied a batch is)
-would be one of the share. Layers of PyTorch's own take none but BatchNorm's, of which `normalization` knows, and those that go along a dim
-which the model may mean to be another one: an LSTM without ``batch_first`` that is given the batch first goes from sample to sample. So
-where a model has such a layer, or code that is not PyTorch's own, a few samples of a share are put through the model without the others:
-their results are to be the same. What the model draws at random is drawn for the whole batch each time, from one state of the stream, and
-those that are put through get their rows. No word in code tells that it is not needed: samples depend on each other by a sum, a size, a
-loop, or a method of an object that the code knows by name.
+A ``forward`` may compute a statistic of its batch (a maximum to quantize by, a spread). On a share, that would be the share's statistic.
+Among PyTorch's own layers this concerns BatchNorm, which `normalization` handles, and layers along a dim that the model may mix up: an LSTM
+without ``batch_first``, given batch-first data, runs from sample to sample. For a model that has such a layer, or code that is not
+PyTorch's, some samples are computed without the others and must give equal results. Each such call draws random numbers for the whole
+batch, from one state of the stream, and uses the rows of its samples. Reading the code cannot replace this: samples can be mixed by a sum,
+a size, a loop or a method of any object.
 
-Of code these are the first samples. Then all of the batch are put through, against the share: the largest value of all can be among the
-first, and a share may be too small for a dependence to show (the three largest of two samples). A layer alone takes from every sample to
-the next, or to the one before, so some between others show it. Where a rank has a single sample, there are no others to leave out, and
-where a model refuses so few (it inverts their covariance), they tell nothing: all of the batch tell it. Where there is no memory for all
-of the batch, the last samples of the share are put through instead.
+With code of others, the first samples of the share are computed alone. Then the full batch is compared with the share: the maximum may be
+among the first samples, and a share may be too small to show a dependence (the three largest of two samples). For a sequence layer alone,
+some samples in the middle suffice, as it takes from each sample to the next or to the one before. If a rank has a single sample, or the
+model refuses so few (it inverts their covariance), only the full batch tells. If memory is too small for the full batch, the share's last
+samples are used instead.
 
-A dependence that makes no difference in this batch, as a branch is not taken, the operations of these calls show (`sample_flow`). One
-that a number makes, as of steps, its text shows (`number_branches`).
+A dependence that changes nothing in this batch (a branch not taken) is found from the operations (`sample_flow`). A branch that depends on
+a number, such as a step count, is found from the code (`number_branches`).
 """
 
 from __future__ import annotations
@@ -48,34 +47,36 @@ from .parts_alone import Part, depends_across_samples, differs
 from .sample_flow import SampleFlow
 
 FEW = 2
-"""Samples that are put through alone."""
+"""Samples that are computed without the others."""
 FEWEST = 2
-"""Samples of a share that statistics can be taken of."""
+"""Fewest samples in a share from which statistics can be computed."""
 
 _PARTS = frozenset(("chunk", "split", "tensor_split", "unbind", "vsplit"))
 SEQUENCE_LAYERS = (nn.RNNBase, nn.MultiheadAttention)
-"""Layers of PyTorch's that go along a sequence, which is the batch itself where a model gives them another layout than they take it for."""
+"""PyTorch's layers along a sequence dim, which is the batch dim if the model passes another layout than the layer expects."""
 _ALONG_A_DIM = (*SEQUENCE_LAYERS, nn.Softmax, nn.LogSoftmax, nn.Softmin)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SamplesOfCall:
-    """The samples of the batch that a model is called on for the first time.
+    """The samples of the batch in a model's first call.
 
     Attributes
     ----------
     module : nn.Module
         The model.
     placement : Shard
-        Which of them this rank has.
+        The samples that this rank has.
     view : GlobalView
     stream : ModelStream
     sites : SampleSites, optional
         As in :func:`depends_across_samples`.
     call : callable
-        Calls the model on what its first argument makes of what it was given, in a mode, and lets nothing of that be left.
+        Calls the model in a mode, with its arguments converted by the first argument, and undoes all effects of that call.
     dims_of : callable
         As in :func:`depends_across_samples`.
+    flows : list of SampleFlow
+        One for each call that was made.
     """
 
     module: nn.Module
@@ -85,17 +86,17 @@ class SamplesOfCall:
     sites: SampleSites | None
     call: Callable[[Any, AbstractContextManager[Any]], Any]
     dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None]
-    flows: list[SampleFlow] = field(default_factory=list)  # of the calls that were made
+    flows: list[SampleFlow] = field(default_factory=list)
 
     def mix(self, result: Any, drawing: GlobalSampling | None) -> bool:
-        """Return whether they depend on each other in the model, on any rank. A collective where it has code of others than PyTorch.
+        """Return whether samples depend on each other in the model, on any rank. A collective if the model has code that is not PyTorch's.
 
         Parameters
         ----------
         result : object
-            What the call on the rank's part has returned.
+            Result of the call on the rank's share.
         drawing : GlobalSampling, optional
-            What it has drawn.
+            The random numbers drawn in that call.
         """
         if normalizes_parts(self.module):
             return True
@@ -107,18 +108,18 @@ class SamplesOfCall:
         known = result if shows_itself(self.module, drawing, self.sites) else None
         share = Part(own, self.view.arguments.shard_argument(self.placement), known)
         of_all = [Part(slice(0, total), self.view.full_tensor), share]
-        if self.view.arguments.smallest(self.placement) < FEWEST:  # nothing to leave out: it is the share that lacks the others
+        if self.view.arguments.smallest(self.placement) < FEWEST:  # a share of one sample has none to leave out: compare with the batch
             return any(self._of_ranks(of_all)) or (others_code and self._flow_together())
         tried = alone[:1] if others_code else alone
         of_ranks = self._of_ranks([share, *map(self._part, tried)])
         if not any(of_ranks) and (others_code or None in of_ranks):
             of_ranks = self._of_ranks(of_all)
-            if others_code and None in of_ranks and not any(of_ranks):  # there is no memory for all of the batch, say
+            if others_code and None in of_ranks and not any(of_ranks):  # out of memory on the full batch, for example
                 of_ranks = self._of_ranks([share, *map(self._part, alone[1:])])
         return any(of_ranks) or (others_code and self._flow_together())
 
     def _flow_together(self) -> bool:
-        """Return whether something is made of several samples, in any rank's calls, that makes no difference to them yet. A collective."""
+        """Return whether a value is computed from several samples in any rank's calls, without effect in this batch. A collective."""
         if any(Exchange.objects(len({flow.number for flow in self.flows}) < 2)):
             self._of_ranks([Part(self.placement.share.loaded, self.view.arguments.shard_argument(self.placement))])
         pairs = ((one, other) for one in self.flows[:1] for other in self.flows if other.number != one.number)
@@ -144,12 +145,12 @@ class SamplesOfCall:
 
 
 def has_others_code(model: nn.Module) -> bool:
-    """Return whether there is code in `model` that is not PyTorch's own."""
+    """Return whether `model` contains code that is not PyTorch's own."""
     return any(isinstance(module, torch.jit.ScriptModule) for module in modules_in(model)) or model_uses(model, lambda *_: True)
 
 
 def left_alone(model: nn.Module, number: int, *, others_code: bool) -> tuple[slice, ...]:
-    """Return which of `number` samples are put through `model` without the others, one slice at a time; none where samples cannot mix."""
+    """Return the slices of `number` samples that are each computed without the others; empty if `model` cannot mix samples."""
     if not others_code and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
         return ()
     few = FEW if number > FEW else 1
@@ -160,7 +161,7 @@ def left_alone(model: nn.Module, number: int, *, others_code: bool) -> tuple[sli
 
 
 def normalizes_parts(model: nn.Module) -> bool:
-    """Return whether a module in `model` may give its BatchNorm parts of the batch one by one, as many for a share as for all of it."""
+    """Return whether a module in `model` may pass its BatchNorm parts of the batch in turn, as many for a share as for the full batch."""
     for module in modules_in(model):
         if any(layer in module.children() for layer in layers_taking_statistics(module)):
             own = [value for kind in type(module).__mro__ for value in vars(kind).values()]
@@ -170,12 +171,12 @@ def normalizes_parts(model: nn.Module) -> bool:
 
 
 def scales_tables(model: nn.Module) -> bool:
-    """Return whether tables in `model` scale the rows that are looked up, in place (``max_norm``): a rank has those of its samples only."""
+    """Return whether an embedding in `model` rescales looked-up rows in place (``max_norm``): a rank looks up its samples' rows only."""
     return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None for module in modules_in(model))
 
 
 def mixes_later(model: nn.Module) -> bool:
-    """Return whether the code of `model` may begin to make something of several samples where a number says so (``if self.calls > 9:``)."""
+    """Return whether the code of `model` may mix samples in a branch that depends on a number (``if self.calls > 9:``)."""
     texts: dict[str, list[ast.AST]] = {}
 
     def note(code: CodeType, _names: set[str]) -> bool:
@@ -199,30 +200,30 @@ def _text_of(code: CodeType | None) -> ast.AST | None:
         return None
     try:
         return ast.parse(textwrap.dedent(inspect.getsource(original_code(code) or code)))
-    except (OSError, SyntaxError, TypeError):  # no text, or a part of one
+    except (OSError, SyntaxError, TypeError):  # no source, or only part of a statement
         return None
 
 
 def shows_itself(model: nn.Module, drawing: GlobalSampling | None, sites: SampleSites | None) -> bool:
-    """Return whether the results of a call are those that the same samples come to again when :func:`depends_across_samples` calls `model`.
+    """Return whether the result of a call can serve as that of the same samples in :func:`depends_across_samples`, without another call.
 
     Parameters
     ----------
     model : nn.Module
     drawing : GlobalSampling, optional
-        What it has drawn in that call; ``None``: it has not been watched.
+        The random numbers drawn in that call; ``None``: not recorded.
     sites : SampleSites, optional
         As in :func:`depends_across_samples`.
     """
     if drawing is None or drawing.per_rank or (drawing.drawn and sites is None):
         return False
-    # In evaluation PyTorch's layers compute in other ways where nobody takes gradients.
+    # In evaluation mode, PyTorch's layers may use other kernels when gradients are off.
     as_is = not torch.is_grad_enabled() or all(module.training for module in modules_in(model))
     return as_is and not layers_taking_statistics(model)
 
 
 @contextmanager
 def at_the_end(tell: Callable[[], None]) -> Iterator[None]:
-    """Call `tell` at the end of the ``with`` block if nothing has been raised."""
+    """Call `tell` at the end of the ``with`` block unless it raised."""
     yield
     tell()

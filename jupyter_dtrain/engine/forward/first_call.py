@@ -1,6 +1,6 @@
-"""The first call of a model on the rank's part of the batch, or one in another way than before.
+"""The first call of a model on the rank's share of the batch, or the first call of a new way (see `ways`).
 
-From it is learned whether the model can be given a part at all, and which rows of what it draws are whose.
+It shows whether the model can compute on a share, and which rows of its random numbers belong to which samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .state import hold_tensors
 
 
 class FirstCall(ShardedCall):
-    """A call from which is learned what the model does."""
+    """A call of a model on the rank's share from which the model's behavior is learned."""
 
     is_first: ClassVar[bool] = True
 
@@ -33,12 +33,12 @@ class FirstCall(ShardedCall):
         self._reached = self._first.reached
 
     def _compute(self) -> tuple[Any, GlobalSampling | None]:
-        """Return what the model returns and has drawn, in a second call where the first drew the rows of others. A collective.
+        """Return the model's result and its draws, from a second call if the first drew rows of other samples. A collective.
 
         Raises
         ------
         NeedsFullBatch
-            It is an open model, on all ranks, or has marked what it was given.
+            The model is open, on all ranks, or let inputs require gradients (`MarkedNow`).
         """
         before = self._first
         if before.reached.iterators or scales_tables(self.module) or mixes_later(self.module):
@@ -54,13 +54,13 @@ class FirstCall(ShardedCall):
         except RngChanged:
             raise
         except (Exception, FailedElsewhere) as error:
-            failed = error  # a module that refuses a part of a batch may take all of it
-        failures_of(failed)  # one that fails between its exchanges has others waiting there
-        shuffles = drawing is not None and drawing.shuffles  # of samples, perhaps: those of all ranks
-        # What a model prints is of the batch.
+            failed = error  # a module that refuses a share may accept the full batch
+        failures_of(failed)  # if this rank failed between exchanges, other ranks wait in them
+        shuffles = drawing is not None and drawing.shuffles  # perhaps of samples, which then has to span the ranks
+        # What a model prints describes its batch: printing makes the model open.
         changes = before.changes()
         keeps = self.keeps or hold_tensors(changes)
-        caught = model_uses(self.module, lambda code, _: catches(code))  # what one bad sample changes for all others
+        caught = model_uses(self.module, lambda code, _: catches(code))  # an error of one sample, caught, may change the others
         refuses = (
             failed is not None or caught or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
         )
@@ -87,7 +87,7 @@ class FirstCall(ShardedCall):
                     raise NeedsFullBatch
                 before.restore()
                 self._batch_dims = {}
-                result = None  # with its graph, or the first step would need the memory of two
+                result = None  # frees the autograd graph: two at once would double the memory
                 result, drawing = self._call_on_own(self.own_call)
         if found := marked(self.given, self.own):
             raise MarkedNow(found)
@@ -95,7 +95,7 @@ class FirstCall(ShardedCall):
         return result, drawing
 
     def _mixes_samples(self, result: Any, drawing: GlobalSampling | None) -> bool:
-        """Return whether one sample's results depend on others."""
+        """Return whether the results of one sample depend on other samples."""
         if self.stream is None:
             return False
         samples = SamplesOfCall(

@@ -1,4 +1,4 @@
-"""What holds values that code binds anew: attributes of a module, and variables of a module, of a class or around a function."""
+"""Mappings over attributes and variables that code can rebind: of a module, a class, or a function's closure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from torch import nn
 from ...serialization.python_reducers import SlotValues
 
 MODULES_OWN = frozenset(vars(nn.Module()))
-"""What PyTorch keeps of each module."""
+"""Attributes that PyTorch sets on every module."""
 
 
 def is_torchs(module: nn.Module) -> bool:
-    """Return whether a module is a layer of PyTorch's own."""
+    """Return whether the class of `module` is PyTorch's own."""
     return type(module).__module__.startswith("torch.")
 
 
 class ModuleAttributes(MutableMapping[str, Any]):
-    """The attributes of a module that PyTorch does not keep for itself."""
+    """The attributes of a module except those that PyTorch sets on every module."""
 
     def __init__(self, module: nn.Module) -> None:
         self.owner, self.is_torchs = module.__dict__, is_torchs(module)
@@ -46,17 +46,17 @@ class ModuleAttributes(MutableMapping[str, Any]):
 
 
 class Variables(MutableMapping[str, Any]):
-    """Some of the variables of a module, of a class or around a function, which code binds anew.
+    """Some variables of a module, a class or a closure, as a mapping.
 
     Parameters
     ----------
     owner : object
-        Whose they are.
+        The namespace, class or closure that has the variables.
     names : iterable of str
     get : callable
         Returns the value of one of `names`, or raises ``KeyError``.
     put, drop : callable
-        Bind one, and unbind it.
+        Bind and unbind a name.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Variables(MutableMapping[str, Any]):
 
 
 def globals_in(namespace: dict[str, Any], names: Iterable[str]) -> Variables:
-    """Return the globals of these names."""
+    """Return the globals `names` of `namespace` as a mapping."""
     return Variables(namespace, names, get=namespace.__getitem__, put=namespace.__setitem__, drop=namespace.__delitem__)
 
 
 def variables_of_class(kind: type) -> Variables:
-    """Return the class attributes of a class of the user's that are data."""
+    """Return the class attributes of `kind` that are data, as a mapping."""
     names = [name for name, value in vars(kind).items() if not name.startswith("__") and not is_code(value)]
     return Variables(
         kind, names, get=lambda name: vars(kind)[name], put=partial(type.__setattr__, kind), drop=partial(type.__delattr__, kind)
@@ -109,12 +109,12 @@ def variables_of_class(kind: type) -> Variables:
 
 
 def is_code(value: object) -> bool:
-    """Return whether a value of a class or a module is a function, a class or the like."""
+    """Return whether `value` is a function, class, descriptor or similar, rather than data."""
     return isinstance(value, FunctionType | classmethod | staticmethod | property | type) or hasattr(type(value), "__set__")
 
 
 def variables_around(function: FunctionType, names: Iterable[str]) -> Variables:
-    """Return the variables around a function that it binds (``nonlocal``)."""
+    """Return the closure variables of `function` among `names` (``nonlocal``), as a mapping."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
     def get(name: str) -> Any:

@@ -1,6 +1,6 @@
-"""A model's inputs as batches: sharded where no loader has done so, and marked as requiring gradients where the model lets them.
+"""Sharding of model inputs at the model's call where no loader has sharded them, and inputs that a model lets require gradients.
 
-The cell may draw batches by index, or call a model on all data at once; these are then sharded at the model's door.
+A cell may index batches itself or call a model on all data at once. Their inputs are sharded when the model is called.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class InputSharding:
-    """Places the inputs of models: the first tensor of a call has a row for each sample, and what else has follows from that.
+    """Shards the first tensor of a model's call along dim 0, which holds the samples.
 
     Parameters
     ----------
     share : callable
-        Returns the rank's share of a batch of so many samples.
+        Returns the rank's share of a batch of a given number of samples.
     on_shared : callable
-        Told of each call whose input was shared out.
+        Called for each model call whose input was sharded.
     """
 
     def __init__(self, share: Callable[[int], BatchShard], on_shared: Callable[[], None]) -> None:
         self._share, self._on_shared = share, on_shared
 
     def placed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
-        """Return a call's arguments with the first tensor among them placed, unless one of them is already."""
+        """Return a call's arguments with the first tensor among them sharded, unless one of the tensors already spans the ranks."""
         found = list(_tensors((*args, *kwargs.values())))
         if not found or any(isinstance(tensor, GlobalTensor) for tensor in found):
             return args, kwargs
@@ -54,7 +54,7 @@ class InputSharding:
 
 
 def _tensors(values: tuple[Any, ...]) -> Iterator[torch.Tensor]:
-    """Yield the tensors among a call's arguments, and in a dict of them; a list holds no batch, but one thing per sample."""
+    """Yield the tensors among a call's arguments and in dicts of them, but not in lists, which have one item per sample."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -62,19 +62,19 @@ def _tensors(values: tuple[Any, ...]) -> Iterator[torch.Tensor]:
             yield from _tensors(tuple(value.values()))
 
 
-# Tensors of a batch that a model lets require gradients: ``x.requires_grad_()`` in its ``forward``, to differentiate by its input.
+# A model may call ``x.requires_grad_()`` in its ``forward`` to differentiate by its input.
 #
-# Inside, that is done to the rank's part, a tensor of its own. The cell may go on to take gradients by the batch, so the batch is to
-# require them as well, from before the model is entered.
+# Inside the model, that sets the rank's part, which is a tensor of its own. The cell may take gradients with respect to the batch
+# afterwards, so the batch itself must require gradients before the model is called.
 
 
 class MarkedNow(NeedsFullBatch):
-    """A model's call has let tensors require gradients that are to do so before it is entered.
+    """A model's call let tensors require gradients; these must do so before the call, which is repeated.
 
     Parameters
     ----------
     indices : list of int
-        As :func:`mark` takes them.
+        Indices of the tensors, as in :func:`mark`.
     """
 
     def __init__(self, indices: list[int]) -> None:
@@ -82,7 +82,7 @@ class MarkedNow(NeedsFullBatch):
 
 
 def marked(given: Any, own: Any) -> list[int]:
-    """Return which of the tensors that a model was given it has let require gradients, in the rank's `own` parts of them."""
+    """Return the indices of leaves in `given` whose parts in `own` require gradients while they themselves do not."""
     pairs = zip(tree_leaves(given), tree_leaves(own), strict=True)
     return [
         index
@@ -92,7 +92,7 @@ def marked(given: Any, own: Any) -> list[int]:
 
 
 def mark(given: Any, indices: Sequence[int]) -> None:
-    """Let tensors that a model is given require gradients."""
+    """Let the leaves of `given` at `indices` require gradients, where they span the ranks and are floating-point."""
     leaves = tree_leaves(given)
     for index in indices:
         if index < len(leaves) and isinstance(leaf := leaves[index], GlobalTensor) and leaf.is_floating_point():

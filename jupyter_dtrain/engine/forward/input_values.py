@@ -1,7 +1,7 @@
-"""What a model may write into the tensors that it is given: ``x -= self.mean`` in `forward`.
+"""In-place writes of a model to the tensors that it is given: ``x -= self.mean`` in `forward`.
 
-In a batch, which is the rank's part of it, that is left there, once, however often the model is called to learn from it. What all ranks
-have would become another tensor on each: such a model gets the whole batch.
+A write to the rank's part of a batch stays there, once, however many learning calls are made. A write to a tensor that all ranks have
+would make it differ between ranks: such a model gets the full batch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class InputValues:
     Parameters
     ----------
     values : iterable
-        Tensors, and what may hold some.
+        Tensors, and pytrees that may hold tensors.
     keep : bool
-        Whether the call may have to be made again.
+        Whether the call may have to be repeated, so that values must be copied.
     uncounted : bool
-        Whether the model may write to them by their ``.data`` or as arrays.
+        Whether the model may write without increasing version counters (``.data``, arrays).
     """
 
     def __init__(self, values: Iterable[Any], *, keep: bool, uncounted: bool = False) -> None:
@@ -48,30 +48,30 @@ class InputValues:
         self.uncounted = uncounted
 
     def has_uncounted(self) -> bool:
-        """Return whether one was written to that nothing has counted, as far as the values before are known."""
+        """Return whether a tensor's values changed without its version counter; compares only tensors that were copied."""
         return any(not one.has_other_version() and one.has_other_bytes() for one in self._before)
 
     def count(self) -> None:
-        """Count what the model may have written that nothing has counted."""
+        """Increase the version counters of all tensors that the model may have written to without doing so."""
         for one in self._before if self.uncounted else ():
             note_write(one.tensor)
 
     def written(self) -> list[torch.Tensor]:
-        """Return those that were written to; all, if nothing may have counted it."""
+        """Return the tensors that were written to; all tensors if writes may be uncounted."""
         return [one.tensor for one in self._written()]
 
     def replicated_are_written(self) -> bool:
-        """Return whether a tensor was written to that all ranks have."""
+        """Return whether the model wrote to a tensor that is replicated on all ranks."""
         others = (one for one in self._before if not isinstance(one.tensor, GlobalTensor))
         return any(one.has_other_version() or one.has_other_bytes() for one in others)
 
     def restore(self) -> None:
-        """Let all be as before.
+        """Restore the values before the call.
 
         Raises
         ------
         CannotRestore
-            Of a tensor that was written to, the values before are not known, or its graph goes on from what was written.
+            A tensor that was written to was not copied, or requires gradients, so that its graph contains the write.
         """
         for one in self._written():
             with torch._C.DisableTorchFunctionSubclass():
@@ -81,7 +81,7 @@ class InputValues:
 
     @contextmanager
     def as_before(self) -> Iterator[None]:
-        """Let all have the values before until the end of the ``with`` block, and then those of now."""
+        """Restore the values before the call for the ``with`` block, and return to the current values at its end."""
         changed = [(one.tensor, one.copy) for one in self._written() if one.copy is not None]
         with torch._C.DisableTorchFunctionSubclass():
             now = [tensor.detach().clone() for tensor, _ in changed]
@@ -98,7 +98,7 @@ class InputValues:
 
 
 class _Input(NamedTuple):
-    """A tensor, and what it was before the call."""
+    """A tensor with its version and, optionally, a copy of its values from before the call."""
 
     tensor: torch.Tensor
     version: int

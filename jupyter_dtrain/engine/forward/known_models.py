@@ -1,4 +1,4 @@
-"""The models of a run: what came from the notebook, what the cell has called, and what it has made."""
+"""The models of a run: those from the notebook, those that the cell has called, and those that the cell has made."""
 
 from __future__ import annotations
 
@@ -24,30 +24,31 @@ class ModuleInfo:
     Attributes
     ----------
     is_model : bool, optional
-        Whether it has parameters; ``None``: nobody has asked.
+        Whether it has parameters; ``None``: not yet determined.
     is_lazy : bool
-        It may have parameters without a shape yet (``nn.LazyLinear``).
+        Whether it may still have parameters without a shape (``nn.LazyLinear``).
     is_open : bool
+        Whether its ``forward`` runs on the full batch.
     takes_batch_for_sequence : bool
-        It is a layer of PyTorch's that goes along the batch, or a model that came to something else on parts: it needs all of it.
+        Whether it is one of PyTorch's sequence layers run along the batch, or gave other results on shares: it needs the full batch.
     num_hooks : int
-        That had been registered when it was looked through for hooks.
+        Number of hooks registered when the module was last searched for hooks.
     normalizes : bool
-        It may have changed its statistics since these were taken.
+        Whether its normalization statistics may have changed since they were last collected.
     results : dict
-        The dims of the batch in what it returns.
+        The batch dims in its results.
     asked : set
-        The calls, by what they were given, whose results have told what it returns.
+        Calls, by their arguments, whose results have been used to learn `results`.
     drawn_with : list, optional
-        What it may draw with beside PyTorch's own generators; ``None``: nobody has asked.
+        Generators that it may use besides PyTorch's own; ``None``: not yet determined.
     watch : Watch, optional
-        Looks at what calls after the first change; ``None``: there was none yet.
+        Detects state changes in later calls; ``None`` until the first of these.
     accepted : set
-        What it changes without regard to its samples, as :meth:`Change.names` has it.
+        What it changes independently of its samples, as :meth:`Change.names` returns it.
     marked : dict of bool to list of int
-        Which of its arguments, counted as leaves, it lets require gradients (``x.requires_grad_()``), in training and in evaluation.
+        In training and in evaluation: indices of argument leaves that it lets require gradients (``x.requires_grad_()``).
     writes_uncounted : bool
-        Whether it writes to what it is given by ``x.data`` or ``x.numpy()``.
+        Whether it writes to its inputs by ``x.data`` or ``x.numpy()``.
     ways : Ways
     """
 
@@ -68,12 +69,12 @@ class ModuleInfo:
 
 
 class KnownModels:
-    """The modules of a run that have parameters, and what is known of each.
+    """The modules of a run that have parameters, with what is known of each.
 
     Parameters
     ----------
     full_batch : iterable of str
-        Classes of models that are known to be open, as `KeepsState` names them.
+        Classes of open models, as `KeepsState` names them.
     """
 
     def __init__(self, full_batch: Iterable[str] = ()) -> None:
@@ -82,7 +83,7 @@ class KnownModels:
         self._made: IdentityMap[None] = IdentityMap()
 
     def __iter__(self) -> Iterator[nn.Module]:
-        """Yield the models: those that came from the notebook, and those that the cell has called."""
+        """Yield the models that came from the notebook or were called by the cell."""
         return (module for module, called in self.infos() if called.is_model)
 
     def of(self, module: nn.Module) -> ModuleInfo:
@@ -90,19 +91,19 @@ class KnownModels:
         return self._called.get(module) or self._called.set(module, ModuleInfo(is_open=name_of_class(module) in self._full_batch))
 
     def infos(self) -> Iterator[tuple[nn.Module, ModuleInfo]]:
-        """Yield the modules of which something is known, with that."""
+        """Yield each known module with its `ModuleInfo`."""
         return self._called.items()
 
     def note_made(self, module: nn.Module) -> None:
-        """Note that the cell makes `module`."""
+        """Record that the cell makes `module`."""
         self._made.set(module, None)
 
     def all(self) -> list[nn.Module]:
-        """Return the models, and all modules that were made, with parts of them."""
+        """Return the models, and all modules made by the cell, including submodules."""
         return [*self, *(module for module, _ in self._made.items())]
 
     def normalizing(self) -> list[nn.Module]:
-        """Return the modules whose normalization layers may have been in use since it was last asked for their statistics."""
+        """Return the modules whose normalization layers may have run since their statistics were last collected."""
         return [module for module, called in self.infos() if called.normalizes]
 
     def has_any(self) -> bool:
@@ -120,10 +121,10 @@ class KnownModels:
 
 
 def stays_lazy(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a module has parameters without a shape still, after one that is lazy itself has got them for these arguments."""
+    """Return whether `module` still has parameters without a shape; initializes those of a module that is lazy itself."""
     if not any(map(is_lazy, chain(module.parameters(), module.buffers()))):
         return False
     if isinstance(module, LazyModuleMixin):
-        module._infer_parameters(module, args, kwargs)  # as its hook would, but of the cell's random numbers
+        module._infer_parameters(module, args, kwargs)  # as its hook would, but drawing from the cell's random stream
         return False
     return True

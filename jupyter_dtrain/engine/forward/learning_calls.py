@@ -1,4 +1,4 @@
-"""Calls of a model that are made only to learn from, and leave nothing behind."""
+"""Extra calls of a model that only gather information and are undone."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from .module_state import ModuleState
 from .state import Change, fingerprint
 
 _ORDERS = frozenset(("choice", "choices", "permutation", "permuted", "sample", "shuffle"))
-"""What Python and NumPy draw orders with, for which they may take as many numbers for one sample more."""
+"""Methods of Python and NumPy that draw orders, which may consume equally many numbers for one sample more."""
 
 
 @dataclass(kw_only=True, eq=False)
 class LearningCalls:
-    """Calls beside one that is made on the rank's part of the batch.
+    """Extra calls that accompany a model's call on the rank's share.
 
     Attributes
     ----------
     module, given, placement, own_call, view
-        As of `ShardedCall`.
+        As in `ShardedCall`.
     handed : CallArguments
-        What the model is given in that call.
+        The arguments of that call.
     before : ModuleState or LightModuleState
-        The model before it.
+        State of the model before that call.
     state_now : callable
-        Returns the model as it is now.
+        Returns the current state of the model.
     """
 
     module: nn.Module
@@ -54,9 +54,9 @@ class LearningCalls:
     state_now: Callable[[], ModuleState]
 
     def call(self, convert: Callable[[Any], Any], mode: AbstractContextManager[Any] | None = None, *, as_it_is: bool = False) -> Any:
-        """Run the model on what `convert` makes of what it is given, and let nothing of that be left.
+        """Run the model on its arguments converted by `convert`, and undo all effects.
 
-        Gradients are off, unless its code has a word of gradients, or it is to be called `as_it_is`.
+        Gradients are off, unless the model's code uses a name with "grad" in it or `as_it_is` is true.
         """
         again = self.state_now()
         again.drop_hooks()
@@ -66,7 +66,7 @@ class LearningCalls:
             inputs = self.handed.inputs
             with inputs.as_before(), self.handed.as_before(convert), torch.set_grad_enabled(on), unwarned(), not_compiled():
                 values = pytree.tree_map(convert, self.given)
-                if inputs.written():  # what is kept of a batch must not be written to
+                if inputs.written():  # the model writes to inputs: protect the batch's kept tensors
                     values = pytree.tree_map(_copied, values)
                 with mode or nullcontext():
                     result = self.own_call(values)
@@ -75,13 +75,13 @@ class LearningCalls:
             again.restore()
 
     def with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
-        """Run the model on one sample more than the rank's; ``None``: it takes no other number of samples than it was made for."""
+        """Run the model on one sample more than the rank's; ``None`` if that fails: the model requires its number of samples."""
         with suppress(Exception):
             return self.call(self.view.arguments.add_sample(self.placement), mode)
         return None
 
     def draw_for_samples_elsewhere(self) -> bool:
-        """Return whether the model draws for its samples from Python's stream, NumPy's or its own. A collective."""
+        """Return whether the model draws per sample from Python's stream, NumPy's or a generator of its own. A collective."""
         if model_uses(self.module, lambda _, names: not _ORDERS.isdisjoint(names)):
             return True
         then = OtherStreams.now(self.module)
@@ -91,10 +91,11 @@ class LearningCalls:
         return any(Exchange.objects(differ))
 
     def note_by_samples(self, changes: Sequence[Change], accepted: set[tuple[int, Any]]) -> bool:
-        """Return whether what the model notes goes by its samples: how many it has seen, their mean. A collective.
+        """Return whether the state that the model keeps depends on its samples: how many it has seen, their mean. A collective.
 
-        `changes` are what its first call has changed. What one rank's samples, one more of them, all of the batch and the samples of any
-        other rank leave alike goes by none: a count of calls. The names of these go into `accepted`.
+        `changes` are those of its first call. The model is called on the rank's share, on one sample more and on the full batch. A
+        change that is the same after each of these calls, and on all ranks, does not depend on samples: a count of calls. Its names go into
+        `accepted`.
         """
         ends: list[str] = []
         for convert in (

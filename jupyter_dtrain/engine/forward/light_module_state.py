@@ -1,7 +1,7 @@
-"""A model as it was before a call that is not its first, and is made again where it turns out to be open, or to draw.
+"""State of a model before a call that is not its first, for repeating that call if the model turns out to be open or to draw.
 
-Hardly any such call is made again, and a small model's takes a fraction of a millisecond, so this keeps what a call may have changed and
-nothing else: random states, the statistics of normalization layers, and attributes of a module once one of them is set.
+Such calls are rarely repeated, and a small model's call takes a fraction of a millisecond. Therefore this keeps only what a call may
+commonly change: random states, normalization statistics, and the attributes of a module once one of them is set.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _NUMPY = frozenset(("np", "numpy"))
 
 
 class LightModuleState:
-    """A model before a call that is not its first.
+    """State of a model before a call that is not its first.
 
     Parameters
     ----------
     stream : ModelStream, optional
     layers : iterable of module
-        Its normalization layers.
+        The model's normalization layers.
     generators : iterable
-        What it draws with beside PyTorch's own generators.
+        Generators that the model may use besides PyTorch's own.
     """
 
     def __init__(self, stream: ModelStream | None, layers: Iterable[_NormBase], generators: Iterable[Any]) -> None:
@@ -52,7 +52,7 @@ class LightModuleState:
         self._attributes: dict[int, Attributes] = {}
 
     def has_set(self, accepted: set[tuple[int, Any]]) -> bool:
-        """Return whether an attribute has another value now that is no tensor, and is not in `accepted`."""
+        """Return whether an attribute that is neither a tensor nor a module, and not in `accepted`, has changed."""
         return any(
             (id(vars(attributes.module)), name) not in accepted
             for attributes in self._attributes.values()
@@ -61,21 +61,21 @@ class LightModuleState:
         )
 
     def setting(self, module: nn.Module) -> None:
-        """Note that an attribute of `module` is about to be set."""
+        """Save the attributes of `module`, one of which is about to be set."""
         if id(module) not in self._attributes and not isinstance(module, torch.jit.ScriptModule):
             self._attributes[id(module)] = Attributes(module)
 
     def restore(self) -> None:
-        """Undo what the call has done to the model and to random streams."""
+        """Undo the call's changes to attributes, normalization statistics and random streams."""
         for attributes in self._attributes.values():
             attributes.restore()
         with torch.no_grad():
             for buffer, value in self._statistics:
-                buffer.data.copy_(value)  # without counting, as in `ModuleState`
+                buffer.data.copy_(value)  # without increasing versions, as in `ModuleState`
         self.rewind()
 
     def rewind(self) -> None:
-        """Let random streams begin where they were."""
+        """Reset the random streams to their states before the call."""
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random
         self._cell_random.set()
@@ -84,7 +84,7 @@ class LightModuleState:
 
 
 def drawn_with(model: nn.Module) -> list[Any]:
-    """Return what a model may draw with beside PyTorch's own generators: Python's and NumPy's where its code has a word of them."""
+    """Return the generators that a model may use besides PyTorch's own: Python's and NumPy's if its code names their functions."""
     found = generators_in(model)
     if model_uses(model, lambda _, names: not _DRAWING.isdisjoint(names)):
         found.append(random._inst)

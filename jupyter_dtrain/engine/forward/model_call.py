@@ -1,12 +1,12 @@
-"""The moment when the cell enters a model.
+"""Calls of models from the cell.
 
-Calls of modules that have parameters are noticed where they enter the outermost one: there the rank's random stream
-begins, there its view of the batch narrows to its share, and there a model that the cell has just made becomes known.
+Calls of modules with parameters are intercepted at the outermost module. There the rank's random stream begins, batches narrow to the
+rank's share, and a model that the cell has just made is registered.
 
-What comes out is placed again, which takes a row per sample. A model that gives something else (its own loss, a statistic
-of the batch), keeps state of its samples, prints, or looks at gradients on their way, is *open*: its ``forward`` is
-run like the cell's own code, on the global batch, and the modules that it calls are the models. This is found at its first call, which
-is then made again. Open is a model with hooks as well.
+Results are placed again, which requires one row per sample. A model is *open* if it returns something else (its own loss, a statistic of
+the batch), keeps state of its samples, prints, or observes gradients during the backward pass. The ``forward`` of an open model runs like
+the cell's own code, on the global batch, and the modules that it calls are the models. The first call finds this out and is then repeated.
+A model with hooks is open as well.
 """
 
 from __future__ import annotations
@@ -44,29 +44,29 @@ def _of_unit(parameters: ShardedParameters, original: Callable[..., Any], module
 
 
 class ModelCalls:
-    """Surrounds calls of models while it is installed.
+    """Intercepts calls of models while it is installed.
 
     Parameters
     ----------
     on_first_call : callable
-        Told of each module with parameters when it is first entered from the cell.
+        Called with each module with parameters when the cell first calls it.
     stream : ModelStream, optional
-        Random stream inside models; ``None`` where the cell's own is used.
+        Random stream inside models; ``None``: the cell's own is used.
     draws, normalization, on_sequence
-        As of `PartCalls`.
+        As in `PartCalls`.
     view : GlobalView, optional
-        Turns global tensors into the rank's own at the door; ``None`` where the cell sees the rank's own anyway.
+        Converts global tensors to the rank's own at the call; ``None``: the cell sees the rank's own tensors.
     inputs : InputSharding, optional
-        Shares out what models in training are called on where no loader did.
+        Shards the inputs of models in training where no loader did.
     blocks : CheckpointedBlocks, optional
-        Calls repeated blocks of models so that they keep little for the backward pass.
+        Applies activation checkpointing to repeated blocks.
     full_batch : iterable of str
-        As of `KnownModels`.
+        As in `KnownModels`.
 
     Attributes
     ----------
     known : KnownModels
-        The models that there are.
+        The models of the run.
     parts : PartCalls
     """
 
@@ -88,15 +88,15 @@ class ModelCalls:
         self.known = KnownModels(full_batch)
         self.parts = PartCalls(self.known, view=view, stream=stream, draws=draws, normalization=normalization, on_sequence=on_sequence)
         self.passes = BackwardPasses(normalization)
-        self.inside, self._caller = False, 0  # whether the call of a model is under way, and in which thread
-        self._num_opened = 0  # calls of open models that are under way
+        self.inside, self._caller = False, 0  # whether a model is being called, and the thread's ident
+        self._num_opened = 0  # nesting depth of open models' calls
         self.graph_open = False  # a model was called with gradients on since the last backward pass
-        self._num_hooks = 0  # that were registered since the run began
+        self._num_hooks = 0  # hooks registered since the run began
         self.checks: Checks | None = None
         self.parameters: ShardedParameters | None = None
 
     def register(self, module: nn.Module) -> None:
-        """Count `module` as a model from now on."""
+        """Treat `module` as a model from now on."""
         self.known.of(module).is_model = True
         self._on_first_call(module)
         if self.parameters is not None:
@@ -104,17 +104,17 @@ class ModelCalls:
                 self.parameters.adopt(module)
 
     def shard(self, parameters: ShardedParameters) -> None:
-        """Let `parameters` have those of all models from now on. Collective."""
+        """Let `parameters` hold the parameters of all models from now on. Collective."""
         self.parameters = parameters
         for module in self.known:
             parameters.adopt(module)
 
     def full_tensor(self, values: Any) -> Any:
-        """Return `values` with the tensors in them that span the ranks as wholes. A collective."""
+        """Return `values` with the tensors that span the ranks replaced by full tensors. A collective."""
         return values if self._view is None else self._view.arguments.full(values)
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original`, the module's own call, as the cell's call of a model if it is one."""
+        """Run `original`, the module's own call; if the cell calls a model, on the rank's share or the full batch."""
         if (self.inside and self._caller == threading.get_ident()) or self.passes.compute_again((args, kwargs)):
             if self.parameters is not None:
                 original = partial(_of_unit, self.parameters, original)
@@ -129,7 +129,7 @@ class ModelCalls:
         if not self._is_model(called, module):
             return original(module, *args, **kwargs)
         in_turn()
-        if self.inside:  # a model whose ``forward`` waits for this thread
+        if self.inside:  # called by a thread that a model's ``forward`` waits for
             return original(module, *args, **kwargs)
         if called.is_lazy:
             called.is_lazy = stays_lazy(module, args, kwargs)
@@ -153,7 +153,7 @@ class ModelCalls:
         return self.checks.call(seen, partial(self._alone, original, module), module, called, (args, kwargs))
 
     def _alone(self, original: Callable[..., Any], module: nn.Module, given: Any) -> Any:
-        """Run `original` on plain arguments as one process does."""
+        """Run `original` on plain arguments as a single process would."""
         self.inside, self._caller = True, threading.get_ident()
         try:
             return original(module, *given[0], **given[1])
@@ -161,7 +161,7 @@ class ModelCalls:
             self.inside = False
 
     def _seen(self, view: GlobalView, original: Callable[..., Any], module: nn.Module, called: ModuleInfo, given: Any) -> Any:
-        """Call a model, which then sees what it may of the arguments."""
+        """Call a model on the rank's share, or on the full batch if it needs that."""
         if called.takes_batch_for_sequence:
             return self._enclosed(original, module, self.full_tensor(given), None)
         if called.is_open:
@@ -170,10 +170,10 @@ class ModelCalls:
             mark(given, called.marked.get(module.training, ()))
         own, placement = view.arguments.enter(given)
         if placement is None:
-            # On whole inputs all ranks compute the same, and must draw the same.
+            # With replicated inputs all ranks compute the same, so they must draw from the same stream.
             return self._enclosed(original, module, own, None)
         if self.parts.layers.take_statistics(module) and view.arguments.smallest(placement) < FEWEST:
-            # A layer that normalizes over the batch refuses a single sample.
+            # Layers that normalize over the batch reject a single sample.
             return self._on_whole(original, module, *given)
         own_call = partial(self._enclosed, original, module, stream=self._stream)
         try:
@@ -182,13 +182,13 @@ class ModelCalls:
             failed = False
         except FailedOnShard:
             failed = True
-        # And again where no frame of that call keeps its graph.
+        # Repeat outside of the `except` clause: its traceback would keep the autograd graph of the failed call alive.
         if failed:
             return self._on_whole(original, module, *given)
         return self._seen(view, original, module, called, given)
 
     def _on_whole(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a model on the whole batch on all ranks, which raises what one process would raise."""
+        """Call a model on the full batch on all ranks; errors are those of a single process."""
         return self._enclosed(original, module, self.full_tensor((args, kwargs)), None)
 
     def _is_model(self, called: ModuleInfo, module: nn.Module) -> bool:
@@ -227,20 +227,20 @@ class ModelCalls:
             self.inside = False
 
     def _fetched(self, parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        """Call a model whose parameters are fetched where they are used."""
+        """Call a model whose parameters are fetched when they are used."""
         with parameters.calling():
             return parameters.call(original, module, args, kwargs)
 
     def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original` (``torch.autograd.grad``): inside a model as it is, in the cell as the view has it."""
+        """Run `original` (``torch.autograd.grad``): unchanged inside a model, through the view in the cell."""
         if self._view is None or self.inside or self.passes.compute_again((args, kwargs)):
             return original(*args, **kwargs)
         return self._view.grad(original, args, kwargs)
 
     def in_pass(self) -> AbstractContextManager[None]:
-        """Return what a backward pass of the cell's runs within."""
+        """Return the context for a backward pass of the cell."""
         return nullcontext() if self._view is None else self._view.in_pass()
 
     def hooked(self) -> None:
-        """Note that a hook of a module is registered."""
+        """Count the registration of a module hook."""
         self._num_hooks += 1

@@ -1,4 +1,4 @@
-"""A model as it was before a call that is made again, or only to learn from."""
+"""State of a model before a call that is repeated or only made to learn from."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ _MEMBERS = (
 
 
 class Attributes:
-    """The attributes of a module as they are now, and what it has registered."""
+    """Saved attributes of a module, with its registered parameters, buffers, submodules and hooks."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self._attributes = dict(module.__dict__)
-        # A module that is being made may have nothing of this yet.
+        # A module under construction may lack some of these.
         self._held = [(module.__dict__[name], dict(module.__dict__[name])) for name in _MEMBERS if name in module.__dict__]
 
     def are_others(self) -> bool:
-        """Return whether the module has others now."""
+        """Return whether the module's attributes have changed."""
         now = vars(self.module)
         return len(now) != len(self._attributes) or any(now.get(name, self) is not value for name, value in self._attributes.items())
 
     def others(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the names of attributes that have other values now, these, and those from before."""
+        """Yield ``(name, current value, saved value)`` for each attribute that has changed."""
         for name, now in vars(self.module).items():
             before = self._attributes.get(name, self)
             if now is not before:
                 yield name, now, before
 
     def restore(self) -> None:
-        """Let the module have these again, and no others."""
+        """Restore the saved attributes and remove all others."""
         self.module.__dict__.clear()
         self.module.__dict__.update(self._attributes)
         for members, before in self._held:
@@ -60,18 +60,18 @@ class Attributes:
 
 
 class ModuleState:
-    """A model before its first call, to make that call again.
+    """State of a model before its first call, for repeating that call.
 
     Parameters
     ----------
     module : nn.Module
     stream : ModelStream, optional
     reached : Reached, optional
-        What a call of it can change beside its parameters and buffers.
+        What its call can change besides its parameters and buffers.
     leave_out : set of int
-        Ids of objects among that of which others keep account.
+        Ids of objects to skip, because other code tracks them.
     per_rank : bool
-        Normalization layers take their statistics of each rank's part.
+        Whether normalization layers compute statistics of each rank's share.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class ModuleState:
             if not isinstance(child, torch.jit.ScriptModule)  # it keeps no attributes that Python could change
         ]
         self._state = State(self.reached, leave_out)
-        # What is written past PyTorch's count (`weight.data.copy_()`) is seen by comparing, where the code has a word of it.
+        # Writes that bypass version counters (`weight.data.copy_()`) are found by comparison, if the model's code names such functions.
         writes = may_write(module)
         room = _ROOM
         self._parameters: list[tuple[torch.Tensor, int, torch.Tensor | None]] = []
         for p in module.parameters():
-            frozen = not p.requires_grad and p.nbytes <= min(room, LARGE)  # autograd lets nobody write into others by the way
+            frozen = not p.requires_grad and p.nbytes <= min(room, LARGE)  # autograd prevents plain in-place writes to trainable ones
             room -= p.nbytes if frozen else 0
             self._parameters.append((p, p._version, p.detach().clone() if writes or frozen else None))
         self._buffers = [
@@ -105,7 +105,7 @@ class ModuleState:
             for name, buffer in child.named_buffers(recurse=False)
             if not isinstance(buffer, GlobalTensor)
         ]
-        # Theirs are written without counting: a version that is another one is somebody else's.
+        # Normalization layers write running statistics without increasing versions: a changed version is the model's own write.
         layers = [child for child in module.modules() if isinstance(child, _NormBase) and statistics_of(child, per_rank=per_rank)]
         running = [tensor for layer in layers for tensor in (layer.running_mean, layer.running_var) if tensor is not None]
         self._running = [(tensor, tensor._version) for tensor in running]
@@ -116,12 +116,12 @@ class ModuleState:
         self._module, self._other_random = module, OtherStreams.now(module)
 
     def drop_hooks(self) -> None:
-        """Let nobody see the results of a call that is made only to learn from it, until :meth:`restore`."""
+        """Disable forward hooks for a learning call, until :meth:`restore`."""
         for attributes in self._attributes:
             attributes.module.__dict__["_forward_hooks"] = OrderedDict()
 
     def written(self) -> bool:
-        """Return whether the call has written to a parameter or to a buffer; those of normalization layers are theirs."""
+        """Return whether the call wrote to a parameter or a buffer, other than a normalization layer's own updates of statistics."""
         buffers = ((buffer, version, value) for buffer, version, value, counts in self._buffers if counts)
         return any(
             tensor._version != version or (value is not None and not same(tensor, value))
@@ -129,23 +129,24 @@ class ModuleState:
         ) or any(tensor._version != version for tensor, version in self._running)
 
     def has_set(self) -> bool:
-        """Return whether the call has set an attribute."""
+        """Return whether the call changed an attribute."""
         return any(attributes.are_others() for attributes in self._attributes)
 
     def changes(self) -> list[Change]:
-        """Return what else has changed that the model keeps or uses."""
+        """Return what else has changed in the state that the model keeps or uses."""
         return self._state.changes()
 
     def has_drawn_elsewhere(self) -> bool:
-        """Return whether the call has drawn from Python's stream, from NumPy's or the model's own, where nobody sees for what."""
+        """Return whether the call drew from Python's stream, NumPy's or the model's own generators, untracked by sample."""
         return not OtherStreams.now(self._module).are(self._other_random)
 
     def restore(self) -> None:
-        """Undo what the call has done to the model, to what it uses, and to random streams.
+        """Undo the call's changes to the model, to the state that it uses, and to random streams.
 
         Raises
         ------
         CannotRestore
+            A parameter or other tensor without a copy was written to.
         """
         for attributes in self._attributes:
             attributes.restore()
@@ -158,17 +159,17 @@ class ModuleState:
                     raise CannotRestore
             for buffer, version, value, counts in self._buffers:
                 if buffer.shape != value.shape:
-                    buffer.resize_(value.shape)  # an observer's are empty until its first call
+                    buffer.resize_(value.shape)  # the buffers of an observer are empty until its first call
                 if counts and buffer._version != version:
                     buffer.copy_(value)
                 elif not torch.equal(buffer, value):
-                    buffer.data.copy_(value)  # normalization writes without counting, in scripted modules too, and so does this
-        parametrize._cache.clear()  # else the call is made again with weights of this one, and without its power iterations
+                    buffer.data.copy_(value)  # does not increase versions, like normalization layers, scripted or not
+        parametrize._cache.clear()  # the repeated call must compute its weights (power iterations) again
         parametrize._cache.update(self._parametrized)
         self.rewind()
 
     def rewind(self) -> None:
-        """Let random streams begin where they were, so that a call takes the ways of the other."""
+        """Reset random streams to their states before the call, so that a repeated call draws the same."""
         if self._stream is not None and self._random is not None:
             self._stream.other = self._random
         self._cell_random.set()
@@ -176,7 +177,7 @@ class ModuleState:
 
 
 def may_write(model: nn.Module) -> bool:
-    """Return whether code that a call of `model` may come to, and is not PyTorch's own, has a word of writing into tensors."""
+    """Return whether non-PyTorch code that a call of `model` may run names functions that write to tensors."""
     return model_uses(model, _may_write, in_calls=True)
 
 
@@ -185,9 +186,10 @@ def _may_write(_code: object, names: set[str]) -> bool:
 
 
 def statistics_of(module: nn.Module, *, per_rank: bool = False) -> tuple[str, ...]:
-    """Return the names of buffers in which a layer of PyTorch's keeps statistics: of the batch anyway, or by wish of each part.
+    """Return the names of buffers in which a PyTorch layer keeps statistics that are handled elsewhere.
 
-    A subclass with a ``forward`` of its own keeps what it likes there.
+    These are the buffers of BatchNorm, and with `per_rank` of InstanceNorm. A subclass with its own ``forward`` has none: it may use its
+    buffers for anything.
     """
     kept = _NormBase if per_rank else _BatchNorm
     if isinstance(module, kept) and str(getattr(type(module).forward, "__module__", "")).startswith("torch."):
@@ -196,4 +198,4 @@ def statistics_of(module: nn.Module, *, per_rank: bool = False) -> tuple[str, ..
 
 
 _WRITING = frozenset(("data", "detach", "inference_mode", "no_grad", "numpy", "set_grad_enabled"))
-_ROOM = 1 << 28  # bytes of copies of parameters that nobody trains
+_ROOM = 1 << 28  # most bytes for copies of frozen parameters

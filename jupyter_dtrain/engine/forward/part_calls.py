@@ -1,6 +1,6 @@
-"""Calls of models on the rank's part of the batch: which is under way, what the user's code does within it, and what calls leave.
+"""Calls of models on the rank's share of the batch, with the current call, actions of the user's code in it, and state across calls.
 
-What they leave are the statistics of normalization layers, and how models draw for samples.
+This state comprises the statistics of normalization layers and how models draw for their samples.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from .ways import Settings
 
 
 class PartCalls:
-    """Makes such calls.
+    """Calls models on the rank's share of the batch.
 
     Parameters
     ----------
     known : KnownModels
     view : GlobalView, optional
     stream : ModelStream, optional
-        As of `ModelCalls`.
+        As in `ModelCalls`.
     draws : ModelSampling, optional
-        Draws for the whole batch inside models on a share; ``None`` where each rank draws for itself.
+        Draws for the whole batch inside models on a share; ``None``: each rank draws for itself.
     normalization : GlobalNormalization, optional
-        Normalizes over the whole batch inside models on a share; ``None`` where each rank does so over its own.
+        Normalizes over the whole batch inside models on a share; ``None``: each rank normalizes over its share.
     on_sequence : callable
-        Told the class of a layer that takes the batch for a sequence.
+        Called with the class name of a layer that runs along the batch as its sequence.
 
     Attributes
     ----------
     current : ShardedCall, optional
-        The one that is under way.
+        The call that is under way.
     layers : NormalizationLayers
     """
 
@@ -76,12 +76,12 @@ class PartCalls:
         placement: Shard,
         parameters: ShardedParameters | None,
     ) -> Any:
-        """Call a model on the rank's part of the batch; :class:`ShardedCall` says what the parameters are.
+        """Call a model on the rank's share of the batch; for the parameters see :class:`ShardedCall`.
 
         Raises
         ------
         NeedsFullBatch
-            It is open from now on, or is to be called with arguments that require gradients.
+            The model is open from now on, or must be called with arguments that require gradients.
         """
         called = self._known.of(module)
         settings = self._settings.now()
@@ -119,7 +119,7 @@ class PartCalls:
             self.current = None
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
-        """Return what to set as attribute `name` of `module`, which the user's code sets to `value`."""
+        """Return the value to store when the user's code sets attribute `name` of `module` to `value`."""
         if self.current is not None:
             self.current.set_attribute(module, name, value)
         elif self._view is not None:
@@ -129,7 +129,7 @@ class PartCalls:
         return value
 
     def watch(self, original: Callable[..., Any], tensor: torch.Tensor, *hook: Callable[..., Any]) -> Any:
-        """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), with which the user's code looks at gradients of `tensor`."""
+        """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), by which the user's code observes gradients of `tensor`."""
         if self.current is not None:
             self.current.keeps |= tensor.grad_fn is not None
         elif self._view is not None and hook:
@@ -140,29 +140,29 @@ class PartCalls:
             return original(source_of(tensor), *hook)
 
     def made(self, module: nn.Module) -> None:
-        """Note that `module` is being made now."""
+        """Record that `module` is being constructed."""
         if self.current is not None:
             self.current.made(module)
         self._known.note_made(module)
 
     @property
     def statistics_per_rank(self) -> bool:
-        """Whether BatchNorm takes the statistics of each rank's part."""
+        """Whether BatchNorm computes the statistics of each rank's share."""
         return self._normalization is None
 
     def new_statistics(self) -> list[torch.Tensor]:
-        """Return the running statistics of each rank's own that normalization layers in use since the last time have."""
+        """Return the per-rank running statistics of normalization layers used since the last call of this method."""
         used = self._known.normalizing()
         for module in used:
             self._known.of(module).normalizes = False
         return self.layers.statistics_in(used)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on from here has to know: the models whose statistics may have changed, and what they draw."""
+        """Return the state for a resumed run: models whose statistics may have changed, and what models draw."""
         return {"normalizing": self._known.normalizing(), "draws": None if self._draws is None else self._draws.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Continue from the state that :meth:`state_dict` returned."""
         for module in state["normalizing"]:
             self._known.of(module).normalizes = True
         if self._draws is not None and state["draws"] is not None:

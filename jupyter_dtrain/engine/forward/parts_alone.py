@@ -1,4 +1,4 @@
-"""Whether samples of a batch come to something else where they are put through a model without the others."""
+"""Compare the results of samples computed with and without the rest of the batch."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from ..tensor.placement_types import GlobalTensor
 from .sample_flow import SampleFlow
 
 _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
-"""By how much of the largest value results may differ that were computed with other sizes."""
-_CLOSE_ELSEWHERE = 1e-2  # in half precision, and on devices that round to it inside
+"""Tolerance relative to the largest value, for results computed with other batch sizes."""
+_CLOSE_ELSEWHERE = 1e-2  # for half precision, and for devices that may round to it internally
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some samples of a batch that are put through a model.
+    """Some samples of a batch on which a model is called.
 
     Attributes
     ----------
     samples : slice
-        Which of the batch.
+        Their range in the batch.
     arguments : callable
-        Makes of what the model was given what it is called with for these.
+        Converts the model's arguments to those for these samples.
     result : object, optional
-        What it has come to already; ``None``: that is not known.
+        Their result, if it is known already.
     """
 
     samples: slice
@@ -44,7 +44,7 @@ class Part:
 
 @contextmanager
 def _known_statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Let BatchNorm in `model` take no statistics of the batch: it is known that it does."""
+    """Put BatchNorm layers of `model` in evaluation mode: their dependence on the batch is known."""
     layers = layers_taking_statistics(model)
     for layer in layers:
         layer.training = False
@@ -72,24 +72,24 @@ def depends_across_samples(
     dims_of: Callable[[tuple[int, ...]], Sequence[int | None] | None],
     flows: list[SampleFlow],
 ) -> bool | None:
-    """Return whether some samples come to something else without the others; ``None``: the model does not take so few of them.
+    """Return whether results of samples change without the other samples; ``None`` if the model fails on so few.
 
     Parameters
     ----------
     model : nn.Module
     run : callable
-        Calls the model with arguments, in a mode, and undoes what that does, to random streams as well, which begin as at its first call.
+        Calls the model with given arguments in a mode and undoes all effects; random streams start as at the model's first call.
     parts : sequence of Part
-        All of them first, the rank's or those of the batch.
+        The first has all samples, of the rank or of the batch; the others are computed without the rest.
     total : int
-        Samples of the batch.
+        Samples in the batch.
     stream : ModelStream
     sites : SampleSites, optional
-        Along which dims the model draws for its samples; ``None``: it is guessed by sizes.
+        Dims along which the model draws for its samples; ``None``: guess by sizes.
     dims_of : callable
-        Returns the dims of the samples in results with so many dims each.
+        Returns the batch dims of results, given the number of dims of each.
     flows : list of SampleFlow
-        Gets what the calls do.
+        Receives the operations of each call.
     """
     results: list[list[torch.Tensor]] = []
     try:
@@ -122,7 +122,7 @@ def _tensors_in(result: Any) -> list[torch.Tensor]:
 
 
 def differs(result: torch.Tensor, dim: int | None, samples: Sequence[slice], others: Sequence[torch.Tensor]) -> bool:
-    """Return whether a result of the first of `samples`, which are along `dim`, has others for those that came to `others` alone."""
+    """Return whether `result`, of the first slice in `samples` along `dim`, differs from `others`, the results of the remaining slices."""
     if dim is None:
         return False
     is_exact = not (result.is_floating_point() or result.is_complex())  # ranks, indices, masks

@@ -1,7 +1,7 @@
-"""What a call of a model may change in place beside what PyTorch registers: all that its attributes, and the globals of its code, lead to.
+"""Find what a call of a model may change in place besides registered parameters and buffers.
 
-A model keeps its state where it likes: a tensor or an array in an attribute, a meter, a dict of the notebook, a class. None of that is
-registered, so it is found by the ways in which code has things: attributes, items, what a function uses by name or from around it.
+A model can keep state anywhere: a tensor or array in an attribute, a meter, a dict of the notebook, a class. None of these is registered
+with PyTorch. This module finds them by following references: attributes, items, and the globals and closure variables of functions.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .holders import Holder, ModuleAttributes, Variables, globals_in, is_code, v
 _PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size, range, slice)
 _GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
 _NO_STATE = (*_GENERATORS, torch.optim.Optimizer, DataLoader, _BaseDataLoaderIter, logging.Logger, weakref.ref, io.IOBase)
-"""Of these others keep account, or a model's call does not change them."""
+"""Objects that other code tracks, or that a model's call does not change."""
 _SERVICES = frozenset(("_thread", "threading", "queue", "_queue", "socket", "_io", "asyncio.locks", "concurrent.futures.thread"))
 _CONTAINERS = (list, dict, set, deque)
 _BUFFERS = (bytearray, array.array, io.StringIO, io.BytesIO)
@@ -52,16 +52,16 @@ class Reached:
     Attributes
     ----------
     modules : list of nn.Module
-        The model's own, and others that it leads to.
+        The model's modules, and others that it refers to.
     holders : list
         Containers, attributes of objects, and variables.
     tensors : list of tensor
-        Those that no module of the model has registered.
+        Tensors that are not registered in the model.
     arrays : list of ndarray
     others : list of object
-        What holds bytes, texts or tables.
+        Objects that hold bytes, text or tables.
     iterators : list of object
-        Generators and the like: what they have given cannot be given again, so a call that takes of them is made once.
+        Generators and the like. Their items cannot be produced twice, so a call that consumes them must not be repeated.
     """
 
     modules: list[nn.Module] = field(default_factory=list)
@@ -73,25 +73,25 @@ class Reached:
 
 
 def reached_from(model: nn.Module) -> Reached:
-    """Return what a call of `model` can change beside its parameters and buffers."""
+    """Return what a call of `model` can change besides its parameters and buffers."""
     own = modules_in(model)
     registered = {id(t) for part in own for t in (*part._parameters.values(), *part._buffers.values())}
     return Walk(own, registered).found
 
 
 class Walk:
-    """A walk over what some objects lead to.
+    """A breadth-first walk over all objects reachable from `roots`.
 
     Parameters
     ----------
     roots : iterable of object
     registered : set of int
-        Ids of tensors that are none of what is found.
+        Ids of tensors to leave out.
     """
 
     def __init__(self, roots: Iterable[Any], registered: Set[int] = frozenset()) -> None:
         self.found = Reached()
-        self.seen: dict[int, Any] = {}  # kept: another object must not get the id of one that was made for the walk
+        self.seen: dict[int, Any] = {}  # references keep ids unique during the walk
         self._registered = registered
         level = list(roots)
         while level and len(self.seen) < _MOST:
@@ -107,7 +107,7 @@ class Walk:
             self.found.holders.append(holder)
 
     def _look(self, value: Any) -> Iterable[Any]:
-        """Note `value` if a call can change it, and return what it leads to."""
+        """Record `value` if a call can change it, and return the objects that it refers to."""
         match value:
             case torch.Tensor():
                 if not isinstance(value, GlobalTensor) and id(value) not in self._registered:
@@ -154,7 +154,7 @@ class Walk:
 
     def _of_module(self, module: nn.Module) -> Iterable[Any]:
         if isinstance(module, torch.jit.ScriptModule):
-            return ()  # it keeps no attributes that Python could change
+            return ()  # it has no attributes that Python code could change
         self.found.modules.append(module)
         attributes = ModuleAttributes(module)
         self._hold(attributes)
@@ -167,14 +167,14 @@ class Walk:
         if is_users_module(str(kind.__module__)):
             holders = holders or attribute_holders(value)
         elif any(type(item).__module__ in _SERVICES for holder in holders for item in holder.values()):
-            return ()  # threads of a library change it at any time
+            return ()  # a library's threads may change it at any time
         for holder in holders:
             self._hold(holder)
         return [*(item for holder in holders for item in holder.values()), kind]
 
     def _of_class(self, kind: type) -> Iterable[Any]:
         if not is_users_module(str(kind.__module__)):
-            # Of a library's class a notebook may have made its own.
+            # A library's class may have base classes from the notebook.
             return [base for base in kind.__mro__[1:] if is_users_module(str(base.__module__))]
         self._hold(variables_of_class(kind))
         return [*vars(kind).values(), *kind.__bases__]
@@ -204,13 +204,13 @@ class Walk:
 
 
 def is_iterator(value: object) -> bool:
-    """Return whether `value` keeps its place where Python cannot write it: a generator, ``itertools.count()``, what ``iter`` returns."""
+    """Return whether `value` keeps its position out of reach of Python code: a generator, ``itertools.count()``, ``iter(…)``."""
     return hasattr(type(value), "__next__") and not attribute_holders(value)
 
 
 @lru_cache(1024)
 def _stores(code: CodeType) -> tuple[frozenset[str], frozenset[str]]:
-    """Return the globals, and the variables from around it, that `code` binds."""
+    """Return the globals, and the closure variables, that `code` binds."""
     stored: set[str] = set()
     bound: set[str] = set()
     for part in everything(code):

@@ -1,14 +1,12 @@
-"""What becomes of samples in a model: whether something is made of several of them, a statistic of the batch, and used.
+"""Trace how a model combines samples: whether it computes a value from several samples (a statistic of the batch) and uses it.
 
-What a ``forward`` does with a statistic need not show in its first batch: it scales samples where the largest is above a bound, replaces by
-the mean what is rare, raises where something is not finite. So two calls on other numbers of samples are followed, operation by operation.
-What has their number in its shape in one call has another shape in the other. What is computed from such tensors and has the same shape in
-both is of all samples, or of one that was picked out; where another operation takes it, or it is read as a number, samples may depend on
-each other, in this batch or a later one. A branch that goes by samples begins with such a number, so none stays unseen that a model has not
-taken yet. A size that goes by values (of ``x[x > 5]``) is such a number too, and calls that do other operations with other numbers of
-samples (a loop over these) are taken for ones that do.
-
-Nothing is followed in calls that train.
+Such a use need not show in the first batch: a ``forward`` may scale samples when the largest exceeds a bound, replace rare values by the
+mean, or raise when a value is not finite. Therefore the operations of two calls on different numbers of samples are compared. A tensor
+whose shape contains the number of samples differs in shape between the calls. A tensor computed from such tensors with equal shapes
+in both calls is a statistic of all samples, or one sample picked out. If another operation uses it, or it is read as a number, samples may
+depend on each other, in this batch or a later one. A branch that depends on samples reads such a number first, so branches that were not
+taken are covered too. A size that depends on values (of ``x[x > 5]``) counts as such a number. If the two calls run different operations
+(a loop over samples), samples are taken to depend on each other. Calls that train are not traced.
 """
 
 from __future__ import annotations
@@ -31,27 +29,27 @@ from ..rng.sampling_ops import kind_of
 from ..tensor.function_bodies import BODIES
 
 _READ, _SIZE = "a number", "a size"
-"""Stand for all operations that read such, as nobody sees what is done with it."""
+"""Names for all operations that read a number or a size; what Python does with it cannot be traced."""
 _reads = re.compile(
     "__(array|bool|complex|contains|dlpack|float|index|int)__|allclose|equal|is_nonzero|item|numpy|tolist|_local_scalar_dense"
 ).fullmatch
 _SIZES = frozenset(("__len__", "nelement", "numel", "size"))
 _selects = re.compile("argwhere|masked_select|nonzero|_?unique2?|unique_consecutive|unique_dim").fullmatch
-"""How much they find goes by values; so it does where an index is of truth values."""
+"""Their result sizes depend on values, as do those of indexing with a boolean mask."""
 _goes_along = re.compile(
     "__r?matmul__|bmm|cum(max|min|prod|sum)|einsum|flip|flipud|(log_)?softmax|logcumsumexp|matmul|mm|roll|searchsorted"
 ).fullmatch
-"""Some mix samples and keep their number. What they come to is compared."""
-_MOST = 1 << 16  # numbers of a result that is compared
+"""Some of these mix samples and preserve their number, so their results are compared."""
+_MOST = 1 << 16  # most elements of a result that is compared
 _AUXILIARY = frozenset(("_pack_padded_sequence",))
-"""What has no samples in their results says where those lie in the others."""
+"""Functions whose results without a samples dim only describe where samples lie in the other results."""
 _WRITING = ("__set__", "__setitem__", "_foreach_")
 _TRANSPARENT = ("_compile", "_dynamo", "_ops", "_tensor", "overrides", "utils._device", "utils._python_dispatch")
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A tensor that an operation takes or makes."""
+    """Storage, offset, shape and strides of a tensor that an operation takes or returns, and whether it is boolean."""
 
     storage: int
     offset: int
@@ -69,18 +67,18 @@ class _Operation:
 
 
 class SampleFlow(AbstractContextManager["SampleFlow"]):
-    """The operations of one call.
+    """Records the operations of one call of a model.
 
     Parameters
     ----------
     samples : slice
-        Those of the batch that the model is called on.
+        Range in the batch of the samples that the model is called on.
     """
 
     def __init__(self, samples: slice) -> None:
         self.samples, self.number = samples, samples.stop - samples.start
         self.operations: list[_Operation] = []
-        self._storages: dict[int, Any] = {}  # by address, which is nobody else's while there is a weak reference to it
+        self._storages: dict[int, Any] = {}  # by address; a weak reference prevents reuse of the address
         self._operations = _Operations(self)
         self._functions = _Functions(self, self._operations)
 
@@ -96,7 +94,7 @@ class SampleFlow(AbstractContextManager["SampleFlow"]):
         self._storages = {}
 
     def note(self, name: str, taken: Any, made: Any = ()) -> None:
-        """Note an operation."""
+        """Record an operation with the tensors that it takes and returns."""
         compared = _goes_along(name) is not None and isinstance(made, torch.Tensor) and made.numel() <= _MOST
         result = made.detach().clone() if compared else None
         self.operations.append(_Operation(name, tuple(self._tensors(taken)), tuple(self._tensors(made)), result))
@@ -115,17 +113,17 @@ class SampleFlow(AbstractContextManager["SampleFlow"]):
                 yield _Seen(address, offset, tuple(leaf.shape), strides, leaf.dtype == torch.bool)
 
     def mixes(self, other: SampleFlow, differs: Any) -> str | None:
-        """Return by what something of several samples is used, if it is.
+        """Return a description of how a value computed from several samples is used; ``None`` if none is.
 
         Parameters
         ----------
         other : SampleFlow
-            Of a call on another number of samples.
+            The recording of a call on another number of samples.
         differs : callable
-            Tells whether a result has other values for some samples: called with it, its dim, both slices of samples, and the other result.
+            Returns whether a result has other values for some samples, given the result, its dim, both slices and the other results.
         """
         of_samples: set[int] = set()  # storages
-        sized: dict[int, _Seen] = {}  # tensors, by storage, whose first size goes by values
+        sized: dict[int, _Seen] = {}  # by storage: tensors whose first size depends on values
         statistics: dict[_Seen, str] = {}
         for mine, others in zip(self.operations, other.operations, strict=False):
             if mine.name != others.name or len(mine.taken) != len(others.taken) or len(mine.made) != len(others.made):
@@ -164,7 +162,7 @@ class SampleFlow(AbstractContextManager["SampleFlow"]):
 
 
 def _by_values(name: str) -> bool:
-    """Return whether an operation looks at the values of what it takes, and not at shapes alone."""
+    """Return whether an operation uses the values of its inputs, and not only their shapes."""
     return not (name.endswith("_like") or name.startswith("new_"))
 
 
@@ -174,7 +172,7 @@ def _finds(operation: _Operation) -> bool:
 
 
 class _Operations(TorchDispatchMode):
-    """Notes what scripted code does, and functions that PyTorch has in Python, which :class:`_Functions` does not look into."""
+    """Records operations of scripted code, and those inside PyTorch's Python functions, which :class:`_Functions` calls unrecorded."""
 
     def __init__(self, flow: SampleFlow) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -194,7 +192,7 @@ class _Operations(TorchDispatchMode):
 
 
 class _Functions(TorchFunctionMode):
-    """Notes what a model calls: what that does below may go by how tensors lie in memory."""
+    """Records functions that a model calls, since the operations below them may depend on the memory layout of tensors."""
 
     def __init__(self, flow: SampleFlow, operations: _Operations) -> None:
         super().__init__()
@@ -208,7 +206,7 @@ class _Functions(TorchFunctionMode):
         operations, name = self.operations, getattr(func, "__name__", "")
         reads, sizes = _reads(name) is not None, name in _SIZES
         in_python = isinstance(func, FunctionType) and not (reads or sizes) and kind_of(func, args) is None
-        # Within `vmap` a tensor does not show its samples; an operation below does.
+        # Within `vmap` a tensor hides its samples dim; the operations below show it.
         if operations.is_noted or torch._C._functorch.maybe_current_level() is not None or in_python:
             return func(*args, **kwargs)
         operations.is_noted = True
@@ -227,7 +225,7 @@ class _Functions(TorchFunctionMode):
 
 
 def _is_torch_reading() -> bool:
-    """Return whether PyTorch's own code reads a number: to check arguments, or to choose among ways to the same."""
+    """Return whether PyTorch's own code reads the number: to check arguments, or to choose among equivalent implementations."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
         package, _, module = frame.f_globals.get("__name__", "").partition(".")

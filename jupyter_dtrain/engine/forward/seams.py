@@ -1,4 +1,4 @@
-"""What others fill to take part in calls of models: a strategy, and who verifies. `ModelCalls` calls these where there are some."""
+"""Protocols that strategies and verification implement to take part in calls of models; `ModelCalls` calls them if present."""
 
 from __future__ import annotations
 
@@ -13,37 +13,34 @@ from .sharded_call import ShardedCall
 
 
 class Checks(Protocol):
-    """Who compares calls on a part of a batch with those on all of it."""
+    """Compares calls on a share of the batch with calls on the full batch."""
 
     def is_due(self, module: nn.Module, given: tuple[Any, dict[str, Any]]) -> bool:
-        """Count a call of `module`; return whether it is to be checked."""
+        """Count a call of `module`; return whether it is due for a check."""
 
     def call(
         self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: tuple[Any, dict[str, Any]]
     ) -> Any:
-        """Make a call by `seen` and check it; `alone` makes it as one process does."""
+        """Make the call by `seen` and check it; `alone` makes the call as a single process would."""
 
 
 class ShardedParameters(Protocol):
-    """Has parameters of which each rank has a part, and fetches them where they are used.
-
-    This is what a strategy fills, and `ModelCalls` calls where one has.
-    """
+    """Holds parameters that are sharded over ranks, and fetches them when they are used. A strategy implements this."""
 
     def adopt(self, module: nn.Module) -> None:
-        """Shard those of a model. Collective."""
+        """Shard the parameters of `module`. Collective."""
 
     def before_call(self, module: nn.Module) -> None:
-        """Let all ranks know what the cell has written to them, as it calls a model. Collective."""
+        """Share the cell's writes to parameters of `module` with all ranks, before the cell calls it. Collective."""
 
     def calling(self) -> AbstractContextManager[None]:
-        """Let a model be called by the cell, until the end of the ``with`` block."""
+        """Return the context within which the cell calls a model."""
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original`, the call of a module in a model."""
+        """Run `original`, the call of a module within a model."""
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
-        """Return what makes a later call of a model on the rank's part: its `own_call`, or what comes to the same with other ranks."""
+        """Return the callable for a later call on the rank's share: its `own_call`, or an equivalent computation with other ranks."""
 
     def on_full_batch(self, module: nn.Module) -> None:
-        """Be told that a model is called whose ``forward`` is to see all of a batch."""
+        """Handle the call of an open model, whose ``forward`` sees the full batch."""

@@ -1,7 +1,7 @@
-"""One call of a model on the rank's part of the batch.
+"""One call of a model on the rank's share of the batch.
 
-Its results are placed where a row per sample comes out; a model of which anything shows that it is open is called again, as such (see
-`model_call`). What is learned from the first call is in `first_call`.
+Results with one row per sample are placed. A model that turns out to be open is called again as such (see `model_call`). What the first
+call teaches is in `first_call`.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ from .watch import KeepsState, Watch
 
 @dataclass(kw_only=True, eq=False)
 class ShardedCall:
-    """A call of a model on the rank's part of the batch.
+    """A call of a model on the rank's share of the batch.
 
     Attributes
     ----------
     module : nn.Module
     given : tuple
-        What the cell has called it with: arguments and keyword arguments.
+        The arguments and keyword arguments from the cell.
     own : tuple
-        The rank's part of that.
+        The rank's share of these.
     placement : Shard
-        Which part.
+        The samples in this share.
     called : ModuleInfo
         What is known of the module.
     layers : list of module
         Its normalization layers.
     own_call : callable
-        Calls the module itself with such arguments, with the rank's random stream.
+        Calls the module with such arguments, on the rank's random stream.
     view : GlobalView
     stream : ModelStream, optional
     draws : ModelSampling, optional
     normalization : GlobalNormalization, optional
-        As of `ModelCalls`.
+        As in `ModelCalls`.
     settings : tuple
-        As of `Ways`.
+        As in `Ways`.
     computed_by : callable, optional
-        Returns what makes a later call in the place of `own_call`; ``None``: that does. As of `ShardedParameters`.
+        As in `ShardedParameters`: returns the replacement of `own_call` for a later call; ``None``: `own_call` is used.
     keeps : bool
-        Whether a module has kept a tensor.
+        Whether a module has stored a tensor.
     refused : bool
-        Whether the model itself cannot be given a part; if not, it is in its results that a row per sample is missing.
+        Whether the model itself cannot compute on a share; otherwise only its results lack a row per sample.
     """
 
     module: nn.Module
@@ -104,20 +104,20 @@ class ShardedCall:
         self._before = LightModuleState(self.stream, self.layers, self.called.drawn_with)
 
     def _as_it_is(self) -> ModuleState:
-        """Return what is needed to make a call again."""
+        """Return the model's current state, from which a call can be repeated."""
         return ModuleState(self.module, self.stream, reached=self._reached, leave_out=self._handed.ids, per_rank=self.normalization is None)
 
     def result(self) -> Any:
-        """Return what the model returns, placed.
+        """Return the model's result, placed.
 
         Raises
         ------
         NeedsFullBatch
-            It is an open model. All is as it was before the call.
+            The model is open. All state is as before the call.
         KeepsState
-            It is one, and what the call has done cannot be undone, or other ranks have not seen it.
-        FailedOnPart
-            A rank's part raises an error that the cell would catch. All is as it was before the call.
+            The model is open, but the call cannot be undone or other ranks may not have noticed.
+        FailedOnShard
+            A rank's share raised an error that the cell would catch. All state is as before the call.
         """
         handed = self._handed
         self.view.functions.enter(self.placement, is_first=self.is_first)
@@ -162,11 +162,11 @@ class ShardedCall:
                 self.normalization.share = None
 
     def made(self, module: nn.Module) -> None:
-        """Note that the call makes `module`, a layer that it uses once or a graph of the compiler's: what that holds is new anyway."""
+        """Record that the call constructs `module`, a temporary layer or a compiler's graph, whose attributes need not be restored."""
         self._made[id(module)] = module
 
     def set_attribute(self, module: nn.Module, name: str, value: Any) -> None:
-        """Note that attribute `name` of `module` is about to be set to `value`."""
+        """Record that attribute `name` of `module` is about to be set to `value`."""
         if isinstance(self._before, LightModuleState) and id(module) not in self._made:
             self._before.setting(module)
         if isinstance(value, torch.Tensor | list | tuple | dict):
@@ -175,7 +175,7 @@ class ShardedCall:
                 self.keeps |= getattr(module, name, None) is not value
 
     def note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
-        """Note where the batch is in what a recurrent layer has returned."""
+        """Record the batch dims in the results of a recurrent layer."""
         output, hidden = result
         if not isinstance(output, torch.Tensor) or output.dim() != 3:  # packed, or one sequence
             return
@@ -184,12 +184,12 @@ class ShardedCall:
             self._batch_dims[id(state)] = state, 1
 
     def _new_results(self) -> None:
-        """Note that the results are of a structure that has not been seen: all ranks see that, or it goes by their samples.
+        """Record that results have a new structure: either all ranks see it, or it depends on their samples.
 
         Raises
         ------
         KeepsState
-            A call like this one has returned something else: this rank may be the only one that finds it.
+            An equal call has returned another structure before, so other ranks may not see this one.
         """
         leaves, tree = pytree.tree_flatten(self.given)
         values = tuple(leaf.dim() if isinstance(leaf, torch.Tensor) else repr(leaf) for leaf in leaves)
@@ -210,12 +210,12 @@ class ShardedCall:
         return result, drawing
 
     def _compute(self) -> tuple[Any, GlobalSampling | None]:
-        """Return what the model returns and has drawn.
+        """Return the model's result and what it has drawn.
 
         Raises
         ------
         KeepsState
-            It has changed what it has not changed in its first call.
+            The call changed state that the first call did not change.
         """
         assert self.called.watch is not None and isinstance(self._before, LightModuleState)
         result, drawing = self._call_on_own(self.own_call if self.computed_by is None else self.computed_by(self))
@@ -224,7 +224,7 @@ class ShardedCall:
         return result, drawing
 
     def _mixes_samples(self, result: Any, drawing: GlobalSampling | None) -> bool:  # noqa: ARG002
-        """Return whether a first call has mixed samples; of a later one that is known."""
+        """Return whether a first call mixes samples; false for later calls, whose model was checked in its first."""
         return False
 
     def _learning(self) -> LearningCalls:

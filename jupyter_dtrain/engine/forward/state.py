@@ -1,7 +1,7 @@
-"""The state that a model keeps where PyTorch registers none, by value: to put it back, and to see what a call has changed of it.
+"""Save, compare and restore state that a model keeps outside of what PyTorch registers, by value.
 
-A call that is made again, or only to learn from it, is to leave no trace, whatever kind of object holds one; and a model whose notes go by
-its samples has to be given all of them.
+A call that is repeated or only made to learn from must leave no trace, whatever object holds it. A model whose kept state depends on its
+samples needs the full batch.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from .holders import Holder, ModuleAttributes, Variables
 from .reached import Reached
 
 LARGE = 1 << 26
-"""Bytes of a tensor or array of which no copy is made for a call: it is only seen whether there has been written to it."""
+"""Most bytes of a tensor or array that is copied for a call; of larger tensors only version counters are compared."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _DEPTH, _MOST = 6, 10_000
 
 
 class Change(NamedTuple):
-    """Something that a call has changed.
+    """A change made by a call.
 
     Attributes
     ----------
     what : object
-        A holder, a tensor, an array or what holds bytes, texts or a table.
+        A holder, a tensor, an array, or an object that holds bytes, text or a table.
     keys : list, optional
-        Which attributes, variables or keys of a mapping; ``None``: all of it.
+        The changed attributes, variables or keys of a mapping; ``None``: all of it.
     """
 
     what: Any
     keys: list[Any] | None = None
 
     def values(self) -> Iterator[Any]:
-        """Yield what is there now."""
+        """Yield the current values."""
         if self.keys is not None:
             yield from (self.what.get(key) for key in self.keys)
         elif isinstance(self.what, list | set | deque):
@@ -54,30 +54,30 @@ class Change(NamedTuple):
             yield self.what
 
     def names(self) -> list[tuple[int, Any]]:
-        """Return what tells it from others: of whom, and which."""
+        """Return identifiers of the change: pairs of the owner's id and a key, or ``None`` for all keys."""
         owner = id(owner_of(self.what))
         return [(owner, None)] if self.keys is None else [(owner, key) for key in self.keys]
 
 
 def owner_of(holder: Any) -> Any:
-    """Return the object whose values a holder has: others are made to look at it again."""
+    """Return the object whose values a holder wraps; wrappers are created anew for each walk."""
     if isinstance(holder, ModuleAttributes | Variables):
         return holder.owner
     return holder.obj if isinstance(holder, SlotValues) else holder
 
 
 class CannotRestore(Exception):
-    """There was written to something too large for a copy of it."""
+    """A tensor too large to be copied was written to."""
 
 
 class State:
-    """What a model reaches as it is now.
+    """The current values of all that a model reaches.
 
     Parameters
     ----------
     reached : Reached
     leave_out : set of int
-        Ids of objects of which others keep account.
+        Ids of objects to skip, because other code tracks them.
     """
 
     def __init__(self, reached: Reached, leave_out: frozenset[int] = frozenset()) -> None:
@@ -89,7 +89,7 @@ class State:
         self._others = [(other, items_of(other)) for other in reached.others]
 
     def changes(self) -> list[Change]:
-        """Return what is something else now."""
+        """Return what has changed since."""
         found: list[Change] = []
         for holder, before in self._holders:
             if is_same(holder, before):
@@ -107,7 +107,7 @@ class State:
         return found
 
     def restore(self) -> None:
-        """Let all be as it was.
+        """Restore the saved values.
 
         Raises
         ------
@@ -121,7 +121,7 @@ class State:
                     raise CannotRestore
                 with torch.no_grad():
                     if tensor.shape == copy.shape:
-                        tensor.data.copy_(copy)  # without counting: graphs that hold it are none of the call's
+                        tensor.data.copy_(copy)  # does not increase versions: graphs from before the call may have saved it
                     else:
                         tensor.data = copy
         for array, numbers in self._arrays:
@@ -133,13 +133,13 @@ class State:
 
 
 def fingerprint(changes: Iterable[Change]) -> str:
-    """Return what changed things have in common exactly if they hold the same values."""
+    """Return a digest of the changed values, equal exactly when the values are equal."""
     text = repr([[_digest(value, _DEPTH) for value in change.values()] for change in changes])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def hold_tensors(changes: Sequence[Change]) -> bool:
-    """Return whether there is a tensor in what a call has put into a holder."""
+    """Return whether a call has put a tensor into a holder."""
     holders = [change for change in changes if not isinstance(change.what, torch.Tensor | np.ndarray)]
     return any(_holds_tensor(value, 3) for change in holders for value in change.values())
 
@@ -200,7 +200,7 @@ def _was_written(tensor: torch.Tensor, version: int, copy: torch.Tensor | None) 
 
 
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether two tensors have the same numbers, those that are none among them."""
+    """Return whether two tensors have the same shape and values; NaNs are equal."""
     left = left.detach()
     if left.shape != right.shape:
         return False
@@ -208,7 +208,7 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def same_arrays(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
-    """Return whether two arrays have the same shape, type and numbers, or objects."""
+    """Return whether two arrays have the same shape, dtype and bytes, or hold the same objects."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     if left.dtype.hasobject:
@@ -221,7 +221,7 @@ def _are_same_items(left: Any, right: Any) -> bool:
 
 
 def is_value(now: Any, before: Any) -> bool:
-    """Return whether a value is the one from before, by what it says where it is a number, a text or a tuple of these."""
+    """Return whether `now` is `before`, or equals it, for numbers, strings and tuples of these."""
     if now is before:
         return True
     if type(now) is not type(before):

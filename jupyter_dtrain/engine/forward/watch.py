@@ -1,8 +1,8 @@
-"""Whether a call of a model that is not its first has begun to keep state of its samples: from the second epoch on, in every tenth call.
+"""Detect that a later call of a model starts to keep state of its samples: from the second epoch on, in every tenth call.
 
-To look at values takes longer than a small model's call. So only what every change of state leaves is looked at: the versions of tensors,
-which objects holders hold, the bytes of small arrays. Others than a model's first call shows cannot be undone here, and not all ranks may
-see it, so the run goes back to its last snapshot with what is known now.
+Comparing all values would take longer than a small model's call. Therefore only cheap traces of a change are compared: versions of
+tensors, identities of the objects in holders, bytes of small arrays. Unlike after a first call, such a change cannot be undone here and
+other ranks may not see it. The run then restarts from its last snapshot with the model known to be open.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from .holders import MODULES_OWN, ModuleAttributes, is_torchs
 from .reached import Reached, reached_from
 from .state import LARGE, PLAIN, is_value, owner_of, same
 
-_SMALL = 1 << 16  # bytes of an array that are looked at in each call
-_MOST_ITEMS = 4096  # of a container in which each item is looked at
+_SMALL = 1 << 16  # bytes up to which an array is compared byte by byte
+_MOST_ITEMS = 4096  # up to which each item of a container is compared
 _version = attrgetter("_version")
 _PAST_A_TENSOR = frozenset(("data", "numpy"))
 _ABSENT = object()
 
 
 class KeepsState(BaseException):
-    """Ends the cell on a rank with the first call in which a model keeps state of its samples that has kept none before.
+    """Ends the cell on a rank when a later call of a model starts to keep state of its samples.
 
-    The run goes on from its last snapshot, and gives models of that class the whole batch. Not an ``Exception``: the cell's own handlers
-    must not catch it.
+    The run continues from its last snapshot and gives models of this class the full batch. Not an ``Exception``, so that the cell's own
+    handlers do not catch it.
 
     Attributes
     ----------
     kind : str
-        The class, by its module and name.
+        The class, by module and name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,20 +54,20 @@ class KeepsState(BaseException):
 
 
 def name_of_class(model: nn.Module) -> str:
-    """Return the class of `model`, by its module and name."""
+    """Return the class of `model`, by module and name."""
     return f"{type(model).__module__}.{type(model).__qualname__}"
 
 
 class Watch:
-    """Tells whether calls of a model change what they have not changed in its first call.
+    """Detects changes by later calls of a model that its first call did not make.
 
     Parameters
     ----------
     model : nn.Module
-    ignored : set of int
-        Ids of the buffers that layers of PyTorch's keep for themselves.
+    ignored : iterable of int
+        Ids of the buffers in which PyTorch's normalization layers keep statistics.
     accepted : set
-        What the first call has changed without regard to its samples, as :meth:`Change.names` has it.
+        Changes of the first call that do not depend on samples, as :meth:`Change.names` returns them.
     """
 
     def __init__(self, model: nn.Module, ignored: Iterable[int], accepted: set[tuple[int, Any]]) -> None:
@@ -93,7 +93,7 @@ class Watch:
         self._began = self._held  # before this one
 
     def _uncounted(self, parts: Iterable[nn.Module], registered: Sequence[torch.Tensor], reached: Reached) -> list[torch.Tensor]:
-        """Return small tensors whose versions do not tell: code in C writes into observers' buffers, the user's into ``.data``."""
+        """Return small tensors whose versions may miss writes: C++ code writes to observers' buffers, user code to ``.data``."""
         theirs = [t for part in parts if is_torchs(part) for t in part._buffers.values() if t is not None]
         passes = model_uses(self._model, lambda _, names: not _PAST_A_TENSOR.isdisjoint(names))
         users = {id(t): t for t in (*registered, *reached.tensors)}.values() if passes else ()
@@ -101,7 +101,7 @@ class Watch:
         return [t for t in found if t.layout == torch.strided and not t.is_meta]
 
     def start(self) -> None:
-        """Note how all is before a call."""
+        """Record the state before a call."""
         if self._registered != num_registered():
             self._take(reached_from(self._model))
         if self._views:
@@ -118,7 +118,7 @@ class Watch:
             self._bytes = [_bytes(array) for array in self._arrays]
 
     def _follow(self) -> None:
-        """Look at what holders hold since the last call, which may be tensors, or hold something itself."""
+        """Track objects that holders have received since the last call, as they may be tensors or hold state themselves."""
         new: list[Any] = []
         for now, before in zip(self._began, self._held, strict=True):
             if len(now) != len(before) or not all(map(is_, now, before)):
@@ -132,9 +132,9 @@ class Watch:
             self._tensors = [*self._fixed, *(t for t in loose if not isinstance(t, GlobalTensor) and not t.is_inference())]
 
     def changed(self, *, anything: bool = False) -> bool:
-        """Return whether the call has changed something that it had not changed before, or `anything` that is not put back."""
+        """Return whether the call changed state that is not accepted, or, with `anything`, any state that will not be restored."""
         accepted: set[tuple[int, Any]] = set() if anything else self._accepted
-        found = anything and bool(self._iterators)  # nobody can tell
+        found = anything and bool(self._iterators)  # cannot be compared
         versions = list(map(_version, self._tensors))
         if versions != self._versions:
             pairs = zip(self._tensors, versions, self._versions, strict=True)
@@ -143,7 +143,7 @@ class Watch:
             self._held = list(map(list, self._views))
             for holder, held, now in zip(self._holders, self._began, self._held, strict=True):
                 if anything and isinstance(holder, ModuleAttributes):
-                    continue  # these are put back
+                    continue  # these are restored
                 if len(now) != len(held) or not all(map(is_, now, held)):
                     found = found or _is_new(holder, held, now, accepted)
         if self._by_value:
@@ -178,7 +178,7 @@ def _view(holder: Any) -> Any:
 
 
 def _keys(holder: Any) -> list[Any]:
-    """Return the keys of a mapping in the order of its values in :func:`_view`, which in an ``OrderedDict`` need not be its own."""
+    """Return the keys of a mapping in the order of :func:`_view`'s values, which may differ from the order of an ``OrderedDict``."""
     return list(dict.keys(holder) if isinstance(holder, dict) else holder)
 
 
@@ -190,22 +190,22 @@ def _is_new(holder: Any, held: Sequence[Any], now: Sequence[Any], accepted: set[
     keys = list(holder.owner) if of_module else _keys(holder) if isinstance(holder, MAPPINGS) else []
     if len(keys) != len(now) or len(now) < len(held):
         return True
-    before = [*held, *[_ABSENT] * (len(now) - len(held))]  # what is new is last
+    before = [*held, *[_ABSENT] * (len(now) - len(held))]  # new entries are last
     changed = [key for key, new, old in zip(keys, now, before, strict=True) if not is_value(new, old) and (owner, key) not in accepted]
     if not of_module:
         return bool(changed)
-    # Tensors in attributes of modules are seen as they are set.
+    # Tensors set as module attributes are noticed by `ShardedCall.set_attribute`.
     return any(key not in MODULES_OWN and not isinstance(holder.owner[key], torch.Tensor) for key in changed)
 
 
 def _writes(code: CodeType, _names: set[str]) -> bool:
-    """Return whether `code` may write into an array."""
+    """Return whether `code` contains instructions that may write to an array."""
     instructions = [instruction for part in everything(code) for instruction in dis.get_instructions(part)]
     return any(i.opname == "STORE_SUBSCR" or (i.opname == "BINARY_OP" and i.argrepr.endswith("=")) for i in instructions)
 
 
 def _mark(other: Any) -> Any:
-    """Return what changes with what holds bytes, a text or a table."""
+    """Return a cheap value that changes when an object that holds bytes, text or a table changes."""
     if isinstance(other, io.StringIO | io.BytesIO):
         return other.tell()
     if is_frame(other):

@@ -1,8 +1,8 @@
-"""The ways in which a model is called: in training or evaluation, with which flags.
+"""The ways in which a model is called: in training or evaluation, and with which flags.
 
-What a ``forward`` does in evaluation, with ``forward(x, masked=True)`` or after ``model.mixes = True``, its first call in training does not
-show. So the first call of each way is made as a model's first is, which tells whether samples depend on each other. Flags are what is true
-or not, a word, or absent; numbers are none, as a step's may be another one in each call.
+A model's first call, in training, does not show what its ``forward`` does in evaluation, with ``forward(x, masked=True)`` or after
+``model.mixes = True``. Therefore the first call of each way is checked like the model's first call, which finds out whether samples depend
+on each other. Flags are booleans, strings and ``None``. Numbers are not flags, since a step number may differ in each call.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from .cross_sample import has_others_code
 
 _FLAGS = (bool, str, NoneType)
 _MOST = 16
-"""Ways of a model that are tried: with more of them a flag is none."""
+"""Most ways that are checked for each model; later flags are ignored."""
 _ABSENT = object()
 
 
 class Settings:
-    """Flags that have been set to something else on modules since the run began, outside of their calls."""
+    """Flags of modules that were changed during the run, outside of the modules' calls."""
 
     def __init__(self) -> None:
         self._set: dict[tuple[int, str], Any] = {}
         self._now: tuple[Any, ...] = ()
 
     def now(self) -> tuple[Any, ...]:
-        """Return them with their values."""
+        """Return the changed flags with their values."""
         return self._now
 
     def setting(self, module: nn.Module, name: str, value: Any) -> None:
-        """Note that attribute `name` of `module` is about to be set to `value`."""
+        """Record that attribute `name` of `module` is about to be set to `value`."""
         if isinstance(value, _FLAGS) and name != "training":
             before = module.__dict__.get(name, _ABSENT)
             if isinstance(before, _FLAGS) and before != value:
@@ -41,13 +41,13 @@ class Settings:
 
 
 class Ways:
-    """The ways in which calls of one model have been made."""
+    """The ways in which one model has been called."""
 
     def __init__(self) -> None:
         self._known: set[Any] = set()
 
     def is_known(self, module: nn.Module, given: Any, settings: tuple[Any, ...]) -> bool:
-        """Return whether a first call like this one has been made, or need not be.
+        """Return whether a call in this way has been checked, or need not be.
 
         Parameters
         ----------
@@ -56,7 +56,7 @@ class Ways:
         given : tuple
             Arguments and keyword arguments.
         settings : tuple
-            As :meth:`Settings.now` returns.
+            As returned by :meth:`Settings.now`.
         """
         way = _way(module, given, settings)
         if way in self._known or len(self._known) >= _MOST:
@@ -66,7 +66,7 @@ class Ways:
         return way in self._known
 
     def learn(self, module: nn.Module, given: Any, settings: tuple[Any, ...]) -> None:
-        """Note that such a call has been made."""
+        """Record that a call in this way has been checked."""
         self._known.add(_way(module, given, settings))
 
 
