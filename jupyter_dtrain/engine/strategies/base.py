@@ -1,8 +1,8 @@
-"""What a strategy is on an engine: an object for each cell and rank, asked at the same moments whatever it does.
+"""The interface of a strategy on an engine. Each rank has one such object for a cell.
 
-In the order in which they come: `join`, `prepare`, `begin`, `share_out`, `installed` around the cell's code and within it whatever a
-snapshot asks for, `materialize` at its end (or `collect`, where the ranks come to no common one), `leave`. Without anything overridden
-every rank runs the cell by itself.
+Its methods are called in this order: `join`, `prepare`, `begin`, `share_out`; `installed` around the cell's code, and within it what
+snapshots need; `materialize` at the end of the cell (or `collect`, if the ranks do not reach a common end); `leave`. A strategy that
+overrides nothing runs the cell on every rank by itself.
 """
 
 # ruff: noqa: B027  # a strategy leaves as they are the methods that it does not need
@@ -34,12 +34,12 @@ from ..task import Task
 from ..telemetry.reporter import Reports
 
 LIMIT, LIMIT_OF_RESCUE = timedelta(seconds=2), timedelta(seconds=0.3)
-"""Time that :meth:`Strategy.collect` has; where the cell of this rank does not end, and another thread takes home what it has."""
+"""Time limits of :meth:`Strategy.collect`: at the end of a cell, and where a cell does not end and another thread returns its results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """What a rank has for a cell, which its strategy may use.
+    """What a strategy may use of the rank and its cell.
 
     Attributes
     ----------
@@ -47,19 +47,19 @@ class RankContext:
     mesh : Mesh
         The ranks of the run.
     namespace : dict of str to object
-        The cell's names.
+        The namespace of the cell.
     talk : StoreChannel
-        What ranks tell each other outside collectives.
+        Exchange between ranks outside collectives.
     control : Control
-        Commands at steps that all ranks agree on.
+        Commands of the user, carried out at steps that all ranks agree on.
     reports : Reports
-        What the rank tells the kernel: steps, times, lines for the user.
+        Reports of the rank to the kernel: steps, times, notes for the user.
     loops : Loops
-        Where the cell is.
+        The position of the cell in its loops.
     shown : Shown
-        What it has shown.
+        The output that it has shown.
     file_log : FileLog, optional
-        What rank 0 does to files; ``None`` on others and for a program.
+        Changes of files by rank 0; ``None`` on other ranks, and for a program (``--strategy none``).
     temporary : TemporaryFolders
     """
 
@@ -76,7 +76,7 @@ class RankContext:
 
 
 class Strategy(ABC):
-    """How one rank shares the work of a cell with the others.
+    """How a rank shares the work of a cell with the other ranks.
 
     Parameters
     ----------
@@ -85,9 +85,9 @@ class Strategy(ABC):
     Attributes
     ----------
     is_each_whole : bool
-        Whether what the cell makes is whole on every rank, so that any can take it home.
+        Whether every rank has the full results of the cell, so that any of them can return these.
     reads_others : bool
-        Whether ranks read each other's memory: those of several hosts are connected for it.
+        Whether ranks read each other's memory: ranks on several hosts are then connected for that.
     """
 
     is_each_whole = True
@@ -100,7 +100,7 @@ class Strategy(ABC):
 
     @classmethod
     def join(cls, task: Task, group: ProcessGroup, device: torch.device) -> StoreChannel:
-        """Meet the other ranks, and return what they tell each other by. An interrupt ends it, as another may never come."""
+        """Join the process group, and return the channel between the ranks. An interrupt ends the wait for a rank that never comes."""
         if task.rendezvous is None:
             return StoreChannel(HashStore(), rank=0, world_size=1, timeout=task.timeout)
         joined = group.join(
@@ -111,113 +111,113 @@ class Strategy(ABC):
 
     @classmethod
     def leave(cls, group: ProcessGroup, *, failed: bool) -> None:
-        """Be ready for the next cell. Others may wait for a rank that has `failed`, in a collective: leaving frees them."""
+        """Get ready for the next cell. A rank that has `failed` leaves the group, to free ranks that wait for it in a collective."""
         if failed:
             group.leave()
 
     def prepare(self, objects: Sequence[object]) -> None:
-        """Let go of what this rank does not keep of the `objects` that came from the notebook.
+        """Drop the parts that this rank does not keep of the `objects` that came from the notebook.
 
-        They are on the rank's device, and nothing has been noted of them yet: what is changed here is no change of the cell's.
+        The objects are on the rank's device. Their state is recorded after this, so changes here do not count as changes by the cell.
         """
 
     def begin(self, objects: Sequence[object]) -> None:
-        """Take part in what the cell is going to do with `objects`; the random streams are the notebook's from here on."""
+        """Follow `objects`, with which the cell is about to begin. Random streams have the notebook's state from here on."""
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return `tensors` of ``--split`` as the cell is to have them."""
+        """Return the tensors of ``--split`` as the cell is to see them."""
         return dict(tensors)
 
     @abstractmethod
     def installed(self) -> AbstractContextManager[None]:
-        """Take part in what the cell does, until the end of the ``with`` block."""
+        """Return the context manager within which the cell's code runs."""
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:  # noqa: ARG002  # for others
-        """Return `values` with everything in them that spans the ranks whole, on rank 0 at least. A collective, on the same values.
+        """Return `values` with full tensors in the place of global ones, on rank 0 at least. Collective, with the same values on all ranks.
 
-        Objects in `unchanged` hold nothing new and are not looked through.
+        Objects in `unchanged` have not changed, and are not searched.
         """
         return list(values)
 
     def collect(self, step: int, limit: timedelta) -> bool:  # noqa: ARG002  # for others
-        """Without a collective, where the ranks come to no common end: let rank 0 have what others alone have, as far as they tell of it.
+        """Bring what other ranks alone have to rank 0, without a collective, where the ranks do not reach a common end.
 
         Every rank calls it, also after a common end, where nothing is left to do.
 
         Parameters
         ----------
         step : int
-            The last one. What is of another one is not taken.
+            The last step. State of another step is not used.
         limit : timedelta
-            Time for the others.
+            Time that other ranks have.
 
         Returns
         -------
         bool
-            Whether rank 0 has all of it, or nobody needs it.
+            Whether rank 0 has everything, or needs nothing.
         """
         return True
 
     def advise(self) -> None:
-        """Tell the user what could be better, after a cell without an error."""
+        """Tell the user what could be improved, after a cell without an error."""
 
     # -- for snapshots -----------------------------------------------------------------------------------------------
 
     @property
     def in_step(self) -> bool:
-        """Whether the cell is between a model's call and the backward pass: its graph cannot be saved."""
+        """Whether the cell is between a forward and a backward pass: an autograd graph cannot be saved."""
         return False
 
     @property
     def is_replicated(self) -> bool:
-        """Whether parameters, and what optimizers keep, are the same on all ranks but for what is `apart`: then one copies for all."""
+        """Whether parameters and optimizer state are equal on all ranks, except those in `apart`: one rank then copies each for all."""
         return False
 
     @property
     def is_put_together(self) -> bool:
-        """Whether what optimizers train is in parts on the ranks, and put together in the files of a snapshot."""
+        """Whether parameters are sharded, and gathered into the files of a snapshot."""
         return False
 
     def as_it_is(self) -> AbstractContextManager[None]:
-        """Let this thread see what objects hold as it is on this rank, without a collective, until the end of the ``with`` block."""
+        """Let this thread see the rank's own part of objects, without a collective, in the ``with`` block."""
         return nullcontext()
 
     def full_tensors(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return tensors that span the ranks as wholes. A collective."""
+        """Return the full tensors of global ones. Collective."""
         return tensors
 
     def apart(self) -> Apart:
-        """Return what one rank alone has, as far as this one knows of it."""
+        """Return what only one rank has, as far as this rank knows of it."""
         return NOTHING_APART
 
     def put_together(self, all_come: Callable[[], bool]) -> AbstractContextManager[Apart | None]:  # noqa: ARG002  # for others
-        """Let what is on one rank alone have something that stands for it on all others, until the end of the ``with`` block.
+        """Put placeholders on all ranks in the place of what one rank alone has, in the ``with`` block.
 
         Parameters
         ----------
         all_come : callable
-            Says whether all ranks are at this place, as they are to exchange something there. A collective.
+            Returns whether all ranks are at this place, where they exchange data. Collective.
 
         Returns
         -------
         Apart, optional
-            ``None`` where the ranks are not at one place.
+            ``None`` if the ranks are not at one place.
         """
         return nullcontext(NOTHING_APART)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on from here has to know besides the cell's objects: the same on all ranks."""
+        """Return what a run needs, besides the cell's objects, to resume from here: the same on all ranks."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`; the cell's objects have been given all that they had."""
+        """Resume from a :meth:`state_dict`. The cell's objects have been restored."""
 
     def rng_state(self) -> Any:
-        """Return the states of the rank's own random streams."""
+        """Return the state of the rank's own random streams."""
         return None
 
     def set_rng_state(self, state: Any) -> None:
-        """Go on from a :meth:`rng_state` of this rank."""
+        """Resume from a :meth:`rng_state` of this rank."""
 
 
 def load_strategy(info: StrategyInfo) -> type[Strategy]:

@@ -1,4 +1,4 @@
-"""What a cell may ask of its run by name (:mod:`jupyter_dtrain.api`), on one rank of several."""
+"""The functions of :mod:`jupyter_dtrain.api` for a cell, on one of several ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...timing import COMMUNICATION, Counted
 
 
 class CellApi:
-    """Answers for one rank.
+    """The functions on one rank.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A rank's steps as the cell makes them: what it has drawn and passed back, and who hears of each."""
+"""The training steps that the cell makes on a rank: batches and backward passes, and who is told of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .hints import Hints
 
 
 class CellSteps:
-    """Takes note of batches and backward passes.
+    """Observes batches and backward passes.
 
     Parameters
     ----------
@@ -50,11 +50,11 @@ class CellSteps:
 
     @property
     def models(self) -> ModelCalls:
-        """The calls of models."""
+        """The part that handles calls of models."""
         return self._models
 
     def say(self, text: str) -> None:
-        """Tell the user something, and where in the cell."""
+        """Show the user a note, with the place in the cell."""
         self._hints.say(text)
 
     def _on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
@@ -64,7 +64,7 @@ class CellSteps:
         self._observer.on_batch(self._counted(share), batch, batches)
 
     def _counted(self, share: BatchShard | None) -> BatchShard | None:
-        """Return the share whose samples this rank reports."""
+        """Return the shard whose samples this rank reports."""
         return share
 
     def _on_other_batch(self, share: BatchShard | None) -> None:
@@ -87,7 +87,7 @@ class CellSteps:
             self._control.boundary(self._observer.step)
 
     def _is_alike(self, root: torch.Tensor) -> bool:
-        """Return whether all ranks have computed `root` from the same numbers. A collective, as long as that may be.
+        """Return whether all ranks have computed `root` from equal values. Collective, while that is possible.
 
         Elsewhere than on CPUs they do not stay the same: sums come in another order each time.
         """
@@ -105,7 +105,7 @@ class CellSteps:
         return 1.0 / self._world_size if self._share is None else self._share.weight
 
     def say_if_not_sharded(self) -> None:
-        """Say that the engines have all computed the same, and what changes that; to be called where no error is to be shown below it."""
+        """Note that all engines have computed the same, and how to shard. Call it only where no error is shown after it."""
         if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:
             self._hints.not_sharded(drew=self._drew_whole, has_model=self._models.known.has_any(), has_trained=self._has_trained)
         if self._semantics.one_engine and self._world_size == 1 and (self._drew or self._drew_whole):

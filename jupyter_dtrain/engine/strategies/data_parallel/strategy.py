@@ -1,4 +1,4 @@
-"""Data parallelism on one rank: the training, and what is written once for all ranks."""
+"""``--strategy auto`` on an engine: data parallelism. Effects that all ranks have in common, such as files, happen once."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from .training import DataParallelTraining
 
 
 class DataParallel(Strategy):
-    """Each rank has a shard of every batch, and gradients are averaged."""
+    """Shards every batch over the ranks, and averages gradients."""
 
     training: ClassVar[type[DataParallelTraining]] = DataParallelTraining
-    """Puts the parts of a rank together."""
+    """Class that connects the parts of a rank."""
 
     _training: DataParallelTraining
     _exchange: GradientExchange
     _steps: EveryStep
 
     def begin(self, objects: Sequence[object]) -> None:
-        """Watch over models, loaders and optimizers, those among `objects` from the start."""
+        """Follow models, loaders and optimizers; those among `objects` are known from the start."""
         context, task, reports = self.context, self.context.task, self.context.reports
         self._training = self._new_training(
             rank=task.rank,
@@ -64,7 +64,7 @@ class DataParallel(Strategy):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in what the cell does, until the end of the ``with`` block; what it logs is written once."""
+        """Follow the cell in the ``with`` block; what it logs is written once."""
         task, loops, shown = self.context.task, self.context.loops, self.context.shown
         run = RunScope(
             rank=task.rank,
@@ -82,27 +82,27 @@ class DataParallel(Strategy):
         return self._training.share_out(tensors)
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
-        """Return `values` with the shards of batches in them as full tensors, after all ranks have the same parameters."""
+        """Return `values` with full tensors for shards of batches, after parameters are equal on all ranks. Collective."""
         self._steps.finish()
         return self._training.materialize(*values, unchanged=unchanged)
 
     def advise(self) -> None:
-        """Tell of a cell that has shared nothing out, and of gradients that the exchange has changed more than was to be."""
+        """Show notes about a cell that has sharded nothing, and about gradients that compression has changed too much."""
         self._exchange.finish()
         self._training.say_if_not_sharded()
 
     @property
     def in_step(self) -> bool:
-        """Whether the cell is between a model's call and the backward pass, or ranks have parameters of their own."""
+        """Whether the cell is between a forward and a backward pass, or parameters differ between ranks."""
         return self._training.in_step or self._steps.is_ahead
 
     @property
     def is_replicated(self) -> bool:
-        """Whether all ranks train the same: not where each sees its own batches."""
+        """Whether all ranks train equal parameters: not with ``--semantics local``, where each sees its own batches."""
         return self.context.task.semantics.global_numbers and self._steps.is_replicated
 
     def as_it_is(self) -> AbstractContextManager[None]:
-        """Let this thread see what this rank has, until the end of the ``with`` block."""
+        """Let this thread see the rank's own part of tensors, in the ``with`` block."""
         return self._steps.as_it_is()
 
     @contextmanager
@@ -117,22 +117,22 @@ class DataParallel(Strategy):
         return True
 
     def full_tensors(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-        """Return the shards of batches as full tensors. A collective."""
+        """Return full tensors for shards of batches. Collective."""
         return self._training.wholes(tensors)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known of models, the ranks' speeds and the global view."""
+        """Return the state of models, the ranks' speeds and the global view."""
         return {**self._training.state_dict(), "steps": self._steps.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`."""
+        """Resume from a :meth:`state_dict`."""
         self._training.load_state_dict(state)
         self._steps.load_state_dict(state.get("steps", {}))
 
     def rng_state(self) -> Any:
-        """Return the states of the streams of models and of loading."""
+        """Return the states of the random streams of models and loaders."""
         return self._training.streams()
 
     def set_rng_state(self, state: Any) -> None:
-        """Go on from a :meth:`rng_state` of this rank."""
+        """Resume from a :meth:`rng_state` of this rank."""
         self._training.set_streams(state)

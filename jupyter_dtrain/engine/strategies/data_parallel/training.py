@@ -1,4 +1,4 @@
-"""One rank's part in what the cell trains: models, loaders, gradients and steps, each told of the others here."""
+"""Data parallel training on one rank: connects the parts that handle models, loaders, gradients and steps."""
 
 from __future__ import annotations
 
@@ -52,30 +52,30 @@ from .training_state import TrainingState
 
 
 class DataParallelTraining(CellSteps, TrainingState):
-    """What happens on one rank when the cell draws batches, calls models and runs backward passes.
+    """Handles batches, calls of models and backward passes of the cell on one rank.
 
     Parameters
     ----------
     rank, world_size : int
     objects : iterable of object
-        What came from the notebook: its models are known from the start, others when they are first called.
+        The objects that came from the notebook. Models among them are known from the start, others from their first call.
     semantics : Semantics
     count_targets : bool
-        The targets of every batch are counted from the start: a loss has been given one that it ignores.
+        Whether targets are counted in every batch from the start, as a loss ignores some of them.
     whole : tuple of str
-        Classes of what is not to be given a part of a batch: it has come to something else on one.
+        Names of classes that are not given a shard of a batch, because a check has found other results on one.
     full_batch : iterable of str
-        Classes of models that keep state of their samples, which their first calls do not show.
+        Names of classes of models that keep state of their samples, which their first calls do not show.
     control : Control
     observer : Observer
     timing : Timing
     notes : Notices
     cursor_log : IteratorLog, optional
-        Told of iterations over loaders.
+        Records iterations over loaders.
     run_id : str
-        The same on all ranks, and another in each run.
+        Equal on all ranks, and different in each run.
     sources : mapping of str to str, optional
-        Texts of other cells by the names of their files.
+        Source of other cells, by the name of their file.
     file_log : FileLog, optional
         Of rank 0.
     temporary : TemporaryFolders, optional
@@ -186,7 +186,7 @@ class DataParallelTraining(CellSteps, TrainingState):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in what the cell does, until the end of the ``with`` block; reducers are gone then."""
+        """Follow the cell in the ``with`` block; reducers are destroyed at its end."""
         api.current = self._api
         self._timing.start()
         try:
@@ -223,23 +223,23 @@ class DataParallelTraining(CellSteps, TrainingState):
                 self._gradients.close()
 
     def _files(self) -> AbstractContextManager[None]:
-        """Return what keeps the files of this rank apart from rank 0's. A collective: no rank writes before all are here."""
+        """Return the context manager in which only rank 0 writes the cell's files. Collective: no rank writes before all are here."""
         start = CellStart.agreed(self.rank, Exchange.objects) if self._world_size > 1 else None
         return written_once(self.rank, start, log=self._file_log, temporary=self._temporary, alike=self._view is not None)
 
     def shard_parameters(self, parameters: ShardedParameters, gradients: ShardedGradients) -> None:
-        """Let each rank have a part of the parameters of models, and of their gradients. Collective."""
+        """Shard the parameters of models and their gradients. Collective."""
         assert self._gradients is not None
         self._gradients.sharded = gradients
         self._models.shard(parameters)
 
     def exchange_by(self, exchange: GradientExchange) -> None:
-        """Let gradients that are averaged whole go by `exchange`."""
+        """Average full gradients by `exchange` from now on."""
         if self._gradients is not None:
             self._gradients.exchange_by(exchange)
 
     def share_out(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return `tensors` with dim 0 shared out over the ranks, as if a loader had yielded them as one batch."""
+        """Return `tensors` sharded along dim 0 over the ranks, as if a loader had yielded them as one batch."""
         if self._view is None:
             return dict(tensors)
         self._shared_out |= bool(tensors)

@@ -1,4 +1,4 @@
-"""What a snapshot has of a rank's training, and how the training goes on from it."""
+"""The state of data parallel training in a snapshot, and how it is restored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...tensor.view import GlobalView
 
 
 class TrainingState:
-    """The state of the parts that :class:`.DataParallelTraining` has put together."""
+    """The state of the parts that :class:`.DataParallelTraining` connects."""
 
     shares: BatchSharding
     _world_size: int
@@ -27,22 +27,22 @@ class TrainingState:
 
     @property
     def in_step(self) -> bool:
-        """Whether the cell is between a model's call and the backward pass: its graph cannot be saved."""
+        """Whether the cell is between a forward and a backward pass: an autograd graph cannot be saved."""
         return self._models.graph_open
 
     def wholes(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return tensors that span the ranks as wholes. A collective."""
+        """Return the full tensors of global ones. Collective."""
         return list(tensors) if self._view is None else [self._view.full_tensor(tensor) for tensor in tensors]
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
-        """Return `values` with everything in them that spans the ranks whole; all ranks call it on the same things.
+        """Return `values` with full tensors for global ones; all ranks call it with the same values.
 
         Objects in `unchanged` hold nothing new and are not looked through.
         """
         return list(values) if self._view is None else self._view.materialize(values, unchanged=unchanged)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on from here has to know of the cell's objects."""
+        """Return what a run needs to know of the cell's objects to resume from here."""
         return {
             "models": self._models.parts.state_dict(),
             "speeds": self.shares.speeds,
@@ -51,7 +51,7 @@ class TrainingState:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` returned."""
+        """Resume from a :meth:`state_dict`."""
         self._models.parts.load_state_dict(state["models"])
         self._entropy.load_state_dict(state.get("entropy", {}))
         if self._view is not None and state.get("view") is not None:
@@ -60,13 +60,13 @@ class TrainingState:
             self.shares.follow(state["speeds"])
 
     def streams(self) -> tuple[Any, Any] | None:
-        """Return the states of the rank's own random streams."""
+        """Return the state of the rank's own random streams."""
         if self._model_stream is None or self._loading_stream is None:
             return None
         return self._model_stream.other, self._loading_stream.state_dict()
 
     def set_streams(self, states: tuple[Any, Any] | None) -> None:
-        """Go on from `states`."""
+        """Resume from `states`."""
         if states is not None and self._model_stream is not None and self._loading_stream is not None:
             self._model_stream.other = states[0]
             self._loading_stream.load_state_dict(states[1])

@@ -1,4 +1,4 @@
-"""What optimizers keep of their parameters, shared out over the ranks (``--strategy zero1``)."""
+"""Optimizer state sharded over the ranks (``--strategy zero1``)."""
 
 from ....strategies import EVERYDAY, Divided, Feature, StrategyInfo, register
 

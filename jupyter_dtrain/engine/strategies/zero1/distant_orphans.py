@@ -1,7 +1,7 @@
-"""What ranks of several hosts kept of optimizers where they come to no common end.
+"""Optimizer state of ranks on several hosts that do not reach a common end of the cell.
 
-Each leaves its part in a file on its own host. No lock of another host tells whether one is still to come, so they say so where they have
-met, and the notebook's process brings the files to the host of rank 0.
+Each rank leaves its part in a file on its own host. A file lock cannot tell on another host whether a rank is still alive, so the ranks
+announce their files in the store. The notebook's process copies them to the host of rank 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .orphans import Left, OrphanShards
 from .sharded_optimizer import ShardedOptimizerStates
 
 SPEED = 2e6
-"""Bytes in a second that come from one host to another by the notebook's, at least."""
+"""Bytes per second, at least, from one host to another by way of the notebook's host."""
 _LOOK = timedelta(milliseconds=20)
 
 

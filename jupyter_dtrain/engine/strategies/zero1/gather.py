@@ -1,8 +1,8 @@
-"""What all ranks keep of the parameters of optimizers, put together: where the cell reads it, at its end, and in a snapshot.
+"""Gathers sharded optimizer state: where the cell reads it, at the end of the cell, and for a snapshot.
 
-First each rank tells the outlines of its own, and what is small with them. The large tensors follow as bytes, to whoever wants them. For a
-snapshot they stay where they are: what stands in for them is written without its bytes, and those are in the part of the rank that has
-them (:mod:`...dedup`).
+First the ranks exchange the outlines of their state, with small values in them. Large tensors follow as bytes, for the ranks that want
+them. For a snapshot they are not exchanged: other ranks write placeholders without bytes, and the bytes are in the part of the rank that
+has them (:mod:`...dedup`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from .tensor_meta import bytes_of, kept_from, large_in, large_outlines, outline_
 
 _CPU = torch.device("cpu")
 Old = IdentityMap[dict[Any, Any]]
-"""By parameter what the notebook's optimizer kept of it and this rank does not."""
+"""State of the notebook's optimizer that this rank does not keep, by parameter."""
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What one rank keeps of a parameter of an optimizer, in outline."""
+    """The state of one parameter on a rank, without the values of large tensors."""
 
     optimizer: Optimizer
     parameter: torch.Tensor
@@ -38,13 +38,13 @@ class Kept:
 
 
 def state_of(optimizer: Optimizer) -> MutableMapping[Any, Any]:
-    """Return what an optimizer keeps on this rank."""
+    """Return the state that an optimizer has on this rank."""
     state: MutableMapping[Any, Any] = vars(optimizer)["state"]
     return state
 
 
 def all_kept(optimizers: Mapping[int, Optimizer], owners: Owners, *, rank: int) -> list[list[Kept]]:
-    """Return what each rank keeps, of the same optimizers in the same order. A collective.
+    """Return the state that each rank has, of the same optimizers in the same order. Collective.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def all_kept(optimizers: Mapping[int, Optimizer], owners: Owners, *, rank: int) 
 def fill(
     kept: Sequence[Sequence[Kept]], *, rank: int, reads: bool, order: Mapping[int, Sequence[int]], old: Mapping[int, Old] | None = None
 ) -> None:
-    """Let optimizers of this rank keep all of it, if it `reads`. A collective.
+    """Gather the full state of optimizers on this rank, if it `reads`. Collective.
 
     Parameters
     ----------
@@ -104,12 +104,12 @@ def fill(
 
 
 def way_of(parameters: Iterator[torch.Tensor]) -> torch.device:
-    """Return the device by which what belongs to `parameters` goes to other ranks."""
+    """Return the device by which the state of `parameters` is sent to other ranks."""
     return next((parameter.device for parameter in parameters if parameter.device.type != "cpu"), _CPU)
 
 
 def put_in_order(optimizer: Optimizer, order: Sequence[int]) -> None:
-    """Let an optimizer have what it keeps in the order in which one process would have come to it.
+    """Order the state of an optimizer as one process would have it.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def put_in_order(optimizer: Optimizer, order: Sequence[int]) -> None:
 def standing_in(
     kept: Sequence[Sequence[Kept]], *, rank: int, order: Mapping[int, Sequence[int]], old: Mapping[int, Old]
 ) -> Iterator[list[Held]]:
-    """Let something stand in each optimizer for what other ranks keep, until the end of the ``with`` block.
+    """Put placeholders in each optimizer for state that other ranks have, in the ``with`` block.
 
     Returns
     -------
@@ -174,7 +174,7 @@ def _data_of(kept: Mapping[Any, Any]) -> list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def in_place_of(old: dict[Any, Any], new: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return `old` with the values of `new`, its tensors with other memory."""
+    """Return `old` with the values of `new`; tensors get new memory."""
     for key, value in new.items():
         if isinstance(value, torch.Tensor) and isinstance(old.get(key), torch.Tensor):
             old[key].data = value

@@ -1,7 +1,7 @@
-"""What ranks kept of the parameters of optimizers where they come to no common end: after an error of one of them, or an interrupt.
+"""Optimizer state of ranks that do not reach a common end of the cell, after an error of one of them or an interrupt.
 
-There is no exchange any more. So each rank leaves its part in a file as it ends, which it has locked from the beginning: the lock of one
-that was killed is gone, and nobody waits for that.
+Collectives are not possible any more. So each rank leaves its part in a file as it ends. It has locked the file from the beginning: the
+lock of a rank that was killed is gone, and nothing waits for it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .sharded_optimizer import ShardedOptimizerStates
 
 _LOOK = timedelta(milliseconds=10)
 Left = tuple[int, dict[int, dict[int, object]]]
-"""The last step of a rank, and its part as :meth:`.ShardedOptimizerStates.state_dict` has it."""
+"""The last step of a rank, and its part of the state as in :meth:`.ShardedOptimizerStates.state_dict`."""
 
 
 class OrphanShards:
-    """A rank's file and those of the others.
+    """The files in which ranks leave their part: this rank's and those of the others.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class OrphanShards:
         fcntl.lockf(self._own, fcntl.LOCK_EX)  # of this process, and not of those that it forks to load data
 
     def come_home(self, step: int, limit: timedelta) -> bool:
-        """Leave this rank's part, or on rank 0 take in those of the others; return whether all of it is here then, or nobody needs it.
+        """Leave this rank's part in its file, or on rank 0 read those of the others; return whether rank 0 has all, or needs nothing.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class OrphanShards:
             pickle.dump((step, self._states.state_dict()), self._own, protocol=pickle.HIGHEST_PROTOCOL)
 
     def _found(self, end: float) -> list[Left | None]:
-        """Return what each of the others has left by `end`, on the clock of ``time.monotonic``."""
+        """Return what each of the other ranks has left by `end`, a time of ``time.monotonic``."""
         return [self._read(file, end) for file in self._files[1:]]
 
     def _read(self, file: Path, end: float) -> Left | None:

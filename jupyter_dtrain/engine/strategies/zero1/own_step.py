@@ -1,4 +1,4 @@
-"""A step of an optimizer with the parameters that this rank owns, and what comes of it for the other ranks."""
+"""An optimizer step on the parameters that this rank owns, and the broadcast of these to the other ranks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .partition import Quiet, Step
 def step_own(
     original: Step, optimizer: Optimizer, owners: Mapping[int, int], *, rank: int, world_size: int, quiet: Quiet
 ) -> list[list[torch.Tensor]]:
-    """Let `original` update the parameters that `owners`, by their ``id``, give to `rank`; return those that each rank updates."""
+    """Let `original` update the parameters that `rank` owns by `owners` (by ``id``); return the parameters that each rank updates."""
     groups = optimizer.param_groups
     wholes = [group["params"] for group in groups]
     updated: list[dict[int, torch.Tensor]] = [{} for _ in range(world_size)]
@@ -39,7 +39,7 @@ def step_own(
 
 
 def send(updated: list[list[torch.Tensor]], *, rank: int) -> None:
-    """Let all ranks have the parameters that each has updated."""
+    """Send the parameters that each rank has updated to all ranks."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
         # Of what has its numbers in another order a copy goes. A view counts as its base: graphs notice that it has changed.
         flat = [[parameter.detach().reshape(-1).view(torch.uint8) for parameter in of_rank] for of_rank in updated]

@@ -1,7 +1,7 @@
-"""Which rank holds what an optimizer keeps of each parameter: the largest first, each to the rank that has least.
+"""Which rank has the optimizer state of each parameter: the largest parameters first, each to the rank with the least so far.
 
-PyTorch's ZeroRedundancyOptimizer divides so as well. Whoever holds a parameter goes on doing so, whatever parameters come later; all ranks
-ask at the same places and so come to the same.
+PyTorch's ZeroRedundancyOptimizer partitions in the same way. A parameter keeps its owner when others are added later. All ranks call this
+at the same places, so they agree.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...module_tree import IdentityMap
 
 
 class Owners:
-    """The ranks of the parameters of all optimizers.
+    """Assigns the parameters of all optimizers to ranks.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class Owners:
         self._of: IdentityMap[tuple[list[int], IdentityMap[int]]] = IdentityMap()
 
     def of(self, optimizer: Optimizer) -> dict[int, int]:
-        """Return for each parameter of an optimizer, by its ``id``, the rank that holds it, in the order of the groups."""
+        """Return the rank that owns each parameter of an optimizer, by its ``id``, in the order of the param groups."""
         found = self._of.get(optimizer) or self._of.set(optimizer, ([0] * self._world_size, IdentityMap()))
         loads, known = found
         owners: dict[int, int] = {}
@@ -66,7 +66,7 @@ class Owners:
 
 
 def parameters_of(optimizer: Optimizer) -> list[torch.Tensor]:
-    """Return the parameters of an optimizer, each once, in the order of its groups."""
+    """Return the parameters of an optimizer, each once, in the order of its param groups."""
     return list({id(parameter): parameter for group in optimizer.param_groups for parameter in group["params"]}.values())
 
 
@@ -96,7 +96,7 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def has_parts(optimizer: Optimizer) -> bool:
-    """Return whether `optimizer` updates each of its parameters by itself, and all ranks hold these alike."""
+    """Return whether `optimizer` updates each of its parameters independently, and all ranks have equal ones."""
     return has_known_step(optimizer) and all(
         not group.get("differentiable") and all(type(parameter) in _PLAIN and _is_dense(parameter) for parameter in group["params"])
         for group in optimizer.param_groups
@@ -108,13 +108,13 @@ def _is_dense(parameter: torch.Tensor) -> bool:
 
 
 def has_known_step(optimizer: Optimizer) -> bool:
-    """Return whether the steps of `optimizer` are those of one of `KINDS`, and nothing in a class between has a say in them."""
+    """Return whether the step of `optimizer` is that of one of `KINDS`, with no class in between that overrides a part of it."""
     kind: Any = type(optimizer)
     return _is_known(kind)
 
 
 def has_step_of(optimizer: Optimizer, kinds: Collection[type[Any]]) -> bool:
-    """Return whether an optimizer's step is known, and in the class of `kinds` that it is in; ``AdamW`` may have that of ``Adam``."""
+    """Return whether an optimizer has the step of its class in `kinds`; ``AdamW`` may have that of ``Adam``."""
     owner = next((base for base in type(optimizer).__mro__ if "step" in vars(base)), None)
     return owner in kinds and has_known_step(optimizer) and not any(group.get("differentiable") for group in optimizer.param_groups)
 
@@ -127,12 +127,12 @@ def _is_known(kind: type[Any]) -> bool:
 
 
 def is_pytorchs(step: object) -> bool:
-    """Return whether a function and all that it is wrapped around are PyTorch's, and not what a notebook has put in the place of it."""
+    """Return whether a function, and all that it wraps, are PyTorch's own, and not patched by the notebook."""
     return all(function.__code__.co_filename.startswith(_FOLDER) for function in _wrapped(step))
 
 
 def original_step(kind: type[Optimizer]) -> Step:
-    """Return the step of a class of PyTorch's, without what calls the hooks: that is around it from the class's first object on."""
+    """Return the step of a PyTorch optimizer class without the wrapper that calls hooks, which the first instance of the class adds."""
     if not getattr(kind.step, "hooked", False):
         hooked: Any = Optimizer.profile_hook_step(kind.step)
         hooked.hooked = True
@@ -142,7 +142,7 @@ def original_step(kind: type[Optimizer]) -> Step:
 
 
 def step_by(original: Step, instead: Callable[..., Any]) -> Step:
-    """Return a step of optimizers that is ``instead(original, optimizer, ...)``, with the hooks and the name of PyTorch's.
+    """Return a step method that calls ``instead(original, optimizer, ...)``, with the hooks and the name of PyTorch's.
 
     By its name, interrupts are put off within (:mod:`...arrival.objects`).
     """
@@ -157,13 +157,13 @@ def step_by(original: Step, instead: Callable[..., Any]) -> Step:
 
 
 class Quiet(threading.local):
-    """Whether this thread sees what optimizers keep as it is on this rank."""
+    """Whether this thread sees only this rank's part of optimizer state."""
 
     is_on = False
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Let it, until the end of the ``with`` block."""
+        """Let this thread see only that, in the ``with`` block."""
         before, self.is_on = self.is_on, True
         try:
             yield

@@ -1,10 +1,10 @@
-"""Optimizers of which each rank keeps a part: what it needs to update its own parameters.
+"""Optimizers with sharded state: each rank has the state of the parameters that it updates.
 
-The optimizers are those of the cell, wherever they were made, so PyTorch's classes are given another ``step`` for the time of the run: it
-lets the optimizer see the parameters of this rank alone, and sends these to the others when they are updated. As each parameter is updated
-by itself (:mod:`.partition`), what comes out is what comes out of updating all of them everywhere.
+The optimizers are the cell's own objects, so ``step`` of PyTorch's classes is patched for the time of the run. The patched step lets the
+optimizer see only the parameters that this rank owns, and sends these to the other ranks after the update. As each parameter is updated
+independently (:mod:`.partition`), the result equals that of updating all of them on every rank.
 
-What the cell reads of an optimizer's state is whole: it is put together then, and a step later each rank is back to its part.
+When the cell reads the state of an optimizer it is gathered, until the next step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .state_access import OptimizerParts, StateAccess
 
 
 class ShardedOptimizerStates:
-    """The states of optimizers, shared out over the ranks.
+    """The state of all optimizers, sharded over the ranks.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class ShardedOptimizerStates:
         self.are_home = False
 
     def register(self, objects: Iterable[object]) -> None:
-        """Let go of what other ranks keep of optimizers that came from the notebook, among `objects`."""
+        """Drop the state that other ranks have, of the optimizers among `objects` that came from the notebook."""
         for optimizer in objects:
             if isinstance(optimizer, Optimizer) and vars(optimizer).get("state") and has_parts(optimizer):
                 parts, state = self._new_parts(optimizer), state_of(optimizer)
@@ -65,13 +65,13 @@ class ShardedOptimizerStates:
                 self._let_go(optimizer, parts)
 
     def restored(self) -> None:
-        """Know that all optimizers have been given their whole states."""
+        """Note that all optimizers have been given full state."""
         for parts in self._parts.values():
             parts.is_whole, parts.is_as_it_came = True, False
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Share out what optimizers keep, until the end of the ``with`` block."""
+        """Shard optimizer state in the ``with`` block."""
         with ExitStack() as stack:
             for kind in KINDS:
                 if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
@@ -109,7 +109,7 @@ class ShardedOptimizerStates:
             )
 
     def _give_up(self, optimizer: Optimizer) -> None:
-        """Let all ranks keep all of it again: it has come to have something that can be on one rank alone no more."""
+        """Replicate the state of an optimizer again: it can no longer be sharded."""
         parts = self._parts.get(optimizer)
         if parts is not None:
             self._make_whole(optimizer, parts)
@@ -145,7 +145,7 @@ class ShardedOptimizerStates:
             parts.is_whole, parts.is_as_it_came = True, False
 
     def _there(self) -> dict[int, Optimizer]:
-        """Return the optimizers that are shared out, by number, each with what it keeps of this rank alone."""
+        """Return the sharded optimizers, by number, each with the state of this rank."""
         return dict(sorted((parts.number, optimizer) for optimizer, parts in self._parts.items()))
 
     def _orders(self) -> dict[int, list[int]]:
@@ -156,7 +156,7 @@ class ShardedOptimizerStates:
 
     @contextmanager
     def gathered(self) -> Iterator[None]:
-        """Let rank 0 have all of it, to take it home, in the notebook's own tensors, and change nothing in the ``with`` block.
+        """Gather the full state on rank 0, in the notebook's own tensors, to return it; nothing changes it in the ``with`` block.
 
         A collective, and the last one that is about states.
         """
@@ -177,7 +177,7 @@ class ShardedOptimizerStates:
 
     @contextmanager
     def for_snapshot(self) -> Iterator[Apart]:
-        """Let optimizers have what stands for their whole states, until the end of the ``with`` block. A collective."""
+        """Put placeholders for full state into optimizers, in the ``with`` block. Collective."""
         optimizers = self._there()
         with self.quiet.on():
             kept = all_kept(optimizers, self._owners, rank=self._rank)
@@ -185,11 +185,11 @@ class ShardedOptimizerStates:
                 yield Apart(frozenset(map(id, optimizers.values())), tuple(held))
 
     def apart(self) -> Apart:
-        """Return which optimizers are shared out."""
+        """Return the sharded optimizers."""
         return Apart(frozenset(map(id, self._there().values())))
 
     def state_dict(self) -> dict[int, dict[int, Any]]:
-        """Return what this rank alone keeps, by the numbers of optimizers and the places of their parameters."""
+        """Return the state that this rank alone has, by the numbers of optimizers and the positions of their parameters."""
         found: dict[int, dict[int, Any]] = {}
         for optimizer, parts in self._parts.items():
             if parts.is_whole or parts.is_as_it_came:
@@ -200,11 +200,11 @@ class ShardedOptimizerStates:
         return found
 
     def needs_others(self) -> bool:
-        """Return whether other ranks have something that this one has not."""
+        """Return whether other ranks have state that this one does not have."""
         return not all(parts.is_whole or parts.is_as_it_came for parts in self._parts.values())
 
     def load_state_dicts(self, parts: Sequence[Mapping[int, Mapping[int, Any]]]) -> None:
-        """Let this rank have what others had, as :meth:`part` of each of them has it; without these, what came from the notebook."""
+        """Restore the state that other ranks had from their :meth:`part`, or without these, the state that came from the notebook."""
         for optimizer, own in self._parts.items():
             if own.is_whole:
                 continue
@@ -220,7 +220,7 @@ class ShardedOptimizerStates:
 
 
 def _leave_device(kept: dict[Any, Any]) -> None:
-    """Free the memory of a device that a state takes which others use; on the host it is that of what was sent, once for all ranks."""
+    """Free the device memory of state that another rank uses. On the CPU it is memory of what was sent, shared by all ranks."""
     for value in kept.values():
         if isinstance(value, torch.Tensor) and value.device.type != "cpu":
             value.data = value.data.cpu()

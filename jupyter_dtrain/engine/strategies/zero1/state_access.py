@@ -1,4 +1,4 @@
-"""What the cell reads and sets of the state of an optimizer that is shared out: all of it, as if this rank had it."""
+"""The cell's view of an optimizer with sharded state: it reads and sets full state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, prof
 
 @dataclass
 class OptimizerParts:
-    """How an optimizer is shared out: the number that all ranks have for it, and what of the notebook's this one has put aside."""
+    """An optimizer with sharded state: its number, the same on all ranks, and the notebook's state that this rank has put aside."""
 
     number: int
     is_whole: bool = True  # this rank has all of it, for the moment
@@ -32,7 +32,7 @@ class OptimizerParts:
 
 
 class StateAccess:
-    """Takes the place of ``Optimizer.state``, ``state_dict`` and ``load_state_dict``.
+    """Replaces ``Optimizer.state``, ``state_dict`` and ``load_state_dict``.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ class StateAccess:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take their places until the end of the ``with`` block."""
+        """Replace them in the ``with`` block."""
         with ExitStack() as stack:
             for name, instead in (("state_dict", self._state_dict), ("load_state_dict", self._load_state_dict)):
                 stack.enter_context(patched(Optimizer, name, instead(getattr(Optimizer, name))))

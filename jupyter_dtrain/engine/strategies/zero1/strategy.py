@@ -1,4 +1,4 @@
-"""Data parallelism in which each rank keeps a part of what optimizers keep, on one rank."""
+"""``--strategy zero1`` on an engine: data parallelism with sharded optimizer state."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .sharded_optimizer import ShardedOptimizerStates
 
 
 class Zero1(DataParallel):
-    """Optimizer states are sharded over the ranks, each of which updates the parameters whose state it keeps. One rank keeps all."""
+    """Shards optimizer state over the ranks; each updates the parameters whose state it has. A single rank has all of it."""
 
     def __init__(self, context: RankContext) -> None:
         super().__init__(context)
@@ -29,7 +29,7 @@ class Zero1(DataParallel):
             self._states = ShardedOptimizerStates(rank=task.rank, world_size=task.world_size, say=context.reports.notes.say)
 
     def prepare(self, objects: Sequence[object]) -> None:
-        """Let go of the states that other ranks keep."""
+        """Drop the state that other ranks have."""
         task = self.context.task
         if self._states is None:
             return
@@ -44,30 +44,30 @@ class Zero1(DataParallel):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let optimizers step on their parts, until the end of the ``with`` block."""
+        """Let optimizers step on the parameters that this rank owns, in the ``with`` block."""
         with super().installed(), nullcontext() if self._states is None else self._states.installed():
             yield
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
-        """Return `values` with the shards of batches in them as full tensors; rank 0 has the states of all optimizers then."""
+        """Gather optimizer state on rank 0, and return `values` with full tensors for shards of batches. Collective."""
         with nullcontext() if self._states is None else self._states.gathered():
             return super().materialize(*values, unchanged=unchanged)
 
     def collect(self, step: int, limit: timedelta) -> bool:
-        """Let rank 0 have the states that the others leave in files as they end."""
+        """Read on rank 0 the state that the other ranks leave in files as they end."""
         return self._orphans is None or self._orphans.come_home(step, limit)
 
     def as_it_is(self) -> AbstractContextManager[None]:
-        """Let this thread see the states that this rank keeps, until the end of the ``with`` block."""
+        """Let this thread see only the state of this rank, in the ``with`` block."""
         return nullcontext() if self._states is None else self._states.quiet.on()
 
     def apart(self) -> Apart:
-        """Return which optimizers are sharded."""
+        """Return the sharded optimizers."""
         return NOTHING_APART if self._states is None else self._states.apart()
 
     @contextmanager
     def put_together(self, all_come: Callable[[], bool]) -> Iterator[Apart | None]:
-        """Let optimizers have what stands for their whole states, until the end of the ``with`` block."""
+        """Put placeholders for full state into optimizers, in the ``with`` block."""
         if self._states is None:
             yield NOTHING_APART
         elif all_come():
@@ -77,7 +77,7 @@ class Zero1(DataParallel):
             yield None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`; each rank has been given whole states."""
+        """Resume from a :meth:`state_dict`. Each rank has been given full state."""
         super().load_state_dict(state)
         if self._states is not None:
             self._states.restored()

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of a parameter, as other ranks are told of it: all but the numbers of what is large."""
+"""The optimizer state of a parameter as it is described to other ranks: without the values of large tensors."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Outline:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Outline:
-        """Return that of `tensor`."""
+        """Return the outline of `tensor`."""
         values = None if is_large(tensor) else tensor.detach().cpu().clone()
         return cls(tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.device.type, values)
 
     def tensor(self, device: torch.device) -> torch.Tensor:
-        """Return a tensor with this outline; of a large one the numbers are undefined, and its memory is not touched."""
+        """Return a tensor with this outline. A large one is uninitialized, and its memory is not touched."""
         made = torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
         return made if self.values is None else made.copy_(self.values)
 
 
 def is_large(value: object) -> TypeGuard[torch.Tensor]:
-    """Return whether a value is a tensor whose numbers go another way than the rest."""
+    """Return whether a value is a tensor whose values are sent apart from the rest."""
     return _is_plain(value) and value.nbytes >= SMALLEST and value.untyped_storage().nbytes() == value.nbytes
 
 
@@ -51,30 +51,30 @@ def _is_plain(value: object) -> TypeGuard[torch.Tensor]:
 
 
 def outline_of(kept: Any) -> Any:
-    """Return what is kept of a parameter with an :class:`Outline` in the place of each tensor."""
+    """Return the state of a parameter with an :class:`Outline` in the place of each tensor."""
     if not isinstance(kept, Mapping):
         return kept
     return {key: Outline.of(value) if _is_plain(value) else value for key, value in kept.items()}
 
 
 def large_in(kept: Any) -> list[torch.Tensor]:
-    """Return the large tensors of what is kept of a parameter, in their order."""
+    """Return the large tensors in the state of a parameter, in their order."""
     return [value for value in kept.values() if is_large(value)] if isinstance(kept, Mapping) else []
 
 
 def large_outlines(outline: Any) -> list[Outline]:
-    """Return the outlines of the large tensors in an outline of what is kept, in their order."""
+    """Return the outlines of the large tensors in an outline of a state, in their order."""
     values = outline.values() if isinstance(outline, Mapping) else ()
     return [value for value in values if isinstance(value, Outline) and value.values is None]
 
 
 def sizes_of(outline: Any) -> list[int]:
-    """Return the bytes of each of these."""
+    """Return the size in bytes of each of these."""
     return [torch.empty(one.shape, dtype=one.dtype, device="meta").nbytes for one in large_outlines(outline)]
 
 
 def kept_from(outline: Any, *, near: torch.Tensor, old: dict[Any, Any] | None = None, device: torch.device | None = None) -> Any:
-    """Return what is kept of the parameter `near`, from its outline.
+    """Return the state of the parameter `near` from its outline.
 
     Parameters
     ----------
