@@ -1,1 +1,1 @@
-"""What a kernel has one of: its engines, its runs, what views are told of them and may ask for."""
+"""The session of a kernel: its engines, its runs, and what views are told and may command."""

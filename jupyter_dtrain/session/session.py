@@ -1,8 +1,7 @@
-"""One per kernel: owns the cluster and its runs. The only place where the parts meet.
+"""The session of a kernel: owns the cluster and its runs, and connects all parts.
 
-The notebook's magics call it from the thread that runs the cell; the sidebar's commands and telemetry reach it from
-others. What they share is guarded by one lock, held for moments; the cluster has a lock of its own, held
-while it starts or stops.
+Magics call it from the thread that runs cells; commands and telemetry of the sidebar come from other threads. One lock, held only
+briefly, guards shared state. The cluster has a lock of its own, held while it starts or stops.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ class Session(SessionViews):
     folder : Path, optional
         Where runs are recorded; by default ``dtrain-runs`` beside the notebook.
     engines : EnginePool, optional
-        Those that are starting already.
+        A pool whose engines are starting already.
 
     Attributes
     ----------
     remote : DetachedRuns
-        Runs of this kernel, or of others, in processes of their own.
+        Detached runs of this kernel or of others.
     """
 
     def __init__(self, folder: Path | None = None, engines: EnginePool | None = None) -> None:
@@ -90,36 +89,36 @@ class Session(SessionViews):
         return self._engines.cluster
 
     def devices_for(self, options: ClusterOptions) -> Sequence[DevicePlan]:
-        """Return what the engines of a cell compute on: those that run, or are to start; none where others than this host say it."""
+        """Return the devices that a cell's engines have or would have; empty if hosts other than this one decide that."""
         return self._engines.devices_for(options)
 
     @property
     def running(self) -> bool:
-        """Whether a cell is running on the engines, or about to."""
+        """Whether a cell is running on the engines, or is being prepared."""
         return self._is_running
 
     def start_cluster(self, options: ClusterOptions, *, on_progress: Callable[[str], None] | None = None) -> Cluster:
-        """Return a cluster that has what `options` asks for: the running one if it has enough engines, else a new one."""
+        """Return a cluster that satisfies `options`: the running one if it has enough engines, else a new one."""
         self._stop_lanes()
         return self._engines.start(options, on_progress=on_progress)
 
     def stop_cluster(self) -> bool:
-        """Stop the cluster, and the engines of trials; return whether there were any."""
+        """Stop the cluster and the engines of trials; return whether there were any."""
         stopped = self._stop_lanes()
         return self._engines.stop() or stopped
 
     def _stop_lanes(self) -> bool:
         stopped = self._lanes.stop()
-        if stopped:  # those of other cells may have started meanwhile
+        if stopped:  # the cluster of ordinary cells may have started meanwhile
             self.note_cluster(self._engines.update)
         return stopped
 
     # -- runs --------------------------------------------------------------------------------------------------------
 
     def submit(self, job: Callable[[BlobStore, RunOptions], CellJob], options: RunOptions, *, output: Output) -> RunResult:
-        """Run a cell on the engines, or detached on others, and return how it ended: see :meth:`Runner.run`.
+        """Run a cell on the engines, or detached on new ones, and return its result: see :meth:`Runner.run`.
 
-        `job` is called when the engines are there: puts the notebook's values where they see them, and returns the cell with these options.
+        `job` is called once the engines are there. It stores the notebook's values in the given store and returns the cell's job.
         """
         self._engines.check(options)
         if options.detach:
@@ -130,15 +129,15 @@ class Session(SessionViews):
 
         with self._one_run():
             if options.detach:
-                find_launcher(options.cluster.launcher).plan(options.cluster)  # what cannot be had must not cost the engines that there are
+                find_launcher(options.cluster.launcher).plan(options.cluster)  # may raise: then the engines keep running
                 self._stop_lanes()
-                self._engines.stop(is_lost=True)  # what they compute on is the run's now; the next cell is on the same hosts
+                self._engines.stop(is_lost=True)  # the run needs their devices; the next cell will use the same hosts
                 return self.remote.run(options, work, output=output)
             self._stop_lanes()
             return self._runner.run(options.cluster, work, output=output)
 
     def run_handed(self, options: ClusterOptions, work: Callable[[BlobStore], CellJob], *, output: Output) -> RunResult:
-        """Run a cell of another process, or of the record, on the engines: see :meth:`Runner.run`."""
+        """Run a job of another process, or of the record, on the engines: see :meth:`Runner.run`."""
         with self._one_run():
             self._stop_lanes()
             return self._runner.run(options, work, output=output)
@@ -159,7 +158,7 @@ class Session(SessionViews):
         mesh: ParallelDims | None,
         output: Output,
     ) -> tuple[RunResult, Packed]:
-        """Let a run go on from a checkpoint: see :meth:`Runner.resume`."""
+        """Resume a run from a checkpoint: see :meth:`Runner.resume`."""
         with self._one_run():
             self._stop_lanes()
             return self._runner.resume(run_id, options, step=step, trusted=trusted, strategy=strategy, mesh=mesh, output=output)
@@ -174,12 +173,12 @@ class Session(SessionViews):
         on_tick: Callable[[TrialScheduler], None],
         pruning: Pruning | None = None,
     ) -> TrialScheduler:
-        """Run a cell's trials side by side, and return what has become of them: see :meth:`TrialScheduler.run`."""
+        """Run a cell's trials in parallel and return their scheduler: see :meth:`TrialScheduler.run`."""
         self._engines.check(options)
         with self._one_run():
             cluster = self._engines.as_before(options.cluster)
             wanted = lanes_for(replace(options, cluster=cluster), len(trials))
-            self._engines.stop(then=cluster)  # what they compute on is the trials' now
+            self._engines.stop(then=cluster)  # the trials need their devices
             return self._lanes.run(trials, wanted, prepare, options=options, output=output, on_tick=on_tick, pruning=pruning)
 
     @contextmanager
@@ -193,24 +192,24 @@ class Session(SessionViews):
             self._is_running = False
 
     def stop_run(self) -> str | None:
-        """Ask the run to stop, and return how it does; ``None``: there is none. Any thread may call this."""
+        """Ask the run to stop and return a sentence for the user; ``None`` if there is no run. Any thread may call this."""
         how = self._runner.stop() if self._recorder is not None else None
         if how is not None:
             self.show_phase("stopping")
         return how or self._lanes.stop_trials()
 
     def failed_run(self) -> FailedRun | None:
-        """Return the last run, whose frames the engines keep, if its cell has failed; a `UsageError` while another runs."""
+        """Return the last run if its cell has failed, with its frames on the engines; raise a `UsageError` while another run goes on."""
         if self.running:
             raise UsageError("a %%distribute cell is running on the engines, which keep no frames of the one before.")
         failed = self._runner.failed
         return failed if failed is not None and failed.has_failed else self._lanes.failed_run()
 
     def command(self, command: Command) -> Reply:
-        """Carry out a command of the sidebar, or set about it."""
+        """Carry out a command of the sidebar, or start to."""
         return self.remote.command(command) if self.remote.is_following else self._commands.carry_out(command)
 
     def close(self) -> None:
-        """Stop the cluster and let go of the record."""
+        """Stop the cluster and close the database of runs."""
         self.stop_cluster()
         self._store.close()

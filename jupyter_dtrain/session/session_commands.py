@@ -1,4 +1,4 @@
-"""Commands of the sidebar to the engines, and to what runs on them."""
+"""The sidebar's commands to the engines and the run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class SessionCommands:
-    """Carries out commands, or sets about it. Any thread may call it.
+    """Carry out commands, or start to. Any thread may call it.
 
     Parameters
     ----------
@@ -30,9 +30,9 @@ class SessionCommands:
     lanes : LanePool
     views : SessionViews
     is_running : callable
-        Whether a cell runs on the engines, or is about to.
+        Whether a cell is running on the engines, or is being prepared.
     stop_run, start_cluster, stop_cluster : callable
-        The session's own.
+        Methods of the session.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class SessionCommands:
         return supervisor
 
     def carry_out(self, command: Command) -> Reply:
-        """Carry out a command of the sidebar, or set about it."""
+        """Carry out a command of the sidebar, or start to."""
         match command.name:
             case "stop_run":
                 stopping = self._stop_run()
@@ -123,7 +123,7 @@ class SessionCommands:
 
 
 def _in_background(action: Callable[[], object]) -> None:
-    """Run `action` on a thread; a `DtrainError` is part of the cluster's state, which views are told of."""
+    """Run `action` on a thread. A `DtrainError` is dropped, as the state of the cluster already shows it."""
 
     def submit() -> None:
         try:

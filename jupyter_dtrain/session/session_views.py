@@ -1,4 +1,4 @@
-"""What the views of a kernel are told: the state of its engines, and of the run that is shown."""
+"""What a kernel's views are told: the state of its engines, and of the run that is shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..trials.side_by_side import SideBySide
 
 
 class SessionViews:
-    """Keeps what is new for views, and all of it in short for one that comes later. Any thread may use it.
+    """Collect news for views, and a summary for views that connect later. Any thread may use it.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ class SessionViews:
 
     @property
     def shown(self) -> RunRecorder | RunMirror | SideBySide | None:
-        """What views are shown, if there has been a run."""
+        """The run that views show, if there has been one."""
         return self._recorder
 
     def note_cluster(self, update: ClusterUpdate) -> None:
@@ -48,20 +48,20 @@ class SessionViews:
         self.on_news()
 
     def show_phase(self, phase: RunPhase) -> None:
-        """Show another phase of the run. Any thread may call this."""
+        """Set the phase of the run that is shown. Any thread may call this."""
         recorder = self._recorder
         if isinstance(recorder, RunRecorder):
             recorder.set_phase(phase)
         self.on_news()
 
     def start(self, recorder: RunRecorder | RunMirror | SideBySide) -> None:
-        """Show this run to views from now on."""
+        """Show this run in views from now on."""
         with self._lock:
             self._news.extend(() if self._recorder is None else self._recorder.drain())
             self._recorder = recorder
 
     def snapshot(self) -> Snapshot:
-        """Return the state so far: all that earlier calls of :meth:`drain` returned, in short."""
+        """Return the current state: a summary of all that earlier calls of :meth:`drain` returned."""
         with self._lock:
             recorder, cluster = self._recorder, self._cluster_update
         run: RunUpdate | None = recorder.run_update() if recorder is not None else None

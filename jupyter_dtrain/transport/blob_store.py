@@ -1,14 +1,11 @@
-"""Large buffers, stored once per host under a name that follows from their bytes.
+"""Large buffers, stored once per host under a hash of their bytes.
 
-A buffer is written once into a folder in shared memory and mapped by every engine of the host, privately: a page
-is copied when an engine writes to it and shared until then. What is stored already is not written again, so the rerun
-of a cell sends only what changed. On a host whose shared memory is too small the folder lies on disk: slower, and the
-same otherwise. So does a single buffer that finds no room any more, by a link from the folder.
+A buffer is written once into a folder in shared memory. Every engine of the host maps it privately: pages are shared until an engine
+writes to them. A stored buffer is not written again, so rerunning a cell sends only what changed. If shared memory is too small, the
+folder lies on disk; a single buffer that finds no room is written to disk, with a link to it from the folder.
 
-That name is a hash as fast as memory, and not one that withstands somebody who wants two buffers of one name: who writes into the folder
-can do as he likes anyway. What lies on a disk is checked by another (:mod:`..checkpoint.manifest`).
-
-The largest buffers of one process, which no other has as well, can go under names of their own (:mod:`.unhashed`).
+The hash is fast (xxHash) and not cryptographic: whoever can write into the folder can replace buffers anyway. Checkpoints on disk have
+cryptographic checksums (:mod:`..checkpoint.manifest`). Large buffers that only one process has can be stored unhashed (:mod:`.unhashed`).
 """
 
 from __future__ import annotations
@@ -34,38 +31,38 @@ from .buffer_links import Overflow, try_link
 from .sending import INTERVAL
 from .unhashed import UnhashedBuffers, place_of
 
-PART = 8  # of the file system, for buffers that no run uses
-SMALLEST = 1 << 16  # bytes; smaller buffers travel inside the message
-HASHED_AT_ONCE = 1 << 20  # bytes of a file
-HASHED = 1 << 24  # bytes; what is larger and one process's own is not hashed
+PART = 8  # divisor of the file system's size: room for buffers that no run uses
+SMALLEST = 1 << 16  # bytes; smaller buffers are sent inside the message
+HASHED_AT_ONCE = 1 << 20  # bytes of a file that are hashed at a time
+HASHED = 1 << 24  # bytes; larger buffers that only one process has are not hashed
 
 
 def key_of(buffer: memoryview) -> str:
-    """Return the name under which `buffer` is stored: a hash of its bytes and its length."""
+    """Return the name under which `buffer` is stored: a hash of its bytes, and its length."""
     return f"{xxhash.xxh3_128_hexdigest(buffer)}-{buffer.nbytes:x}"
 
 
 def bytes_of(key: str) -> int:
-    """Return the length of the buffer that is stored under `key`."""
+    """Return the length of the buffer with this name."""
     return int(key.rpartition("-")[2], 16)
 
 
 class BlobFolder(BlobStore):
-    """A folder of buffers by content.
+    """A folder of buffers, named by content.
 
     Parameters
     ----------
     path : Path
-        Made with mode 0700 if it is missing.
+        Created with mode 0700 if it is missing.
     others : sequence of Path
-        Other folders of the same file system: what lies in one of them is linked from there and not written again.
+        Other folders of the same file system: buffers in these are hard-linked instead of written again.
     hashed : int, optional
-        Bytes above which :meth:`put_all` gives a buffer a name of its own; by default all are stored by content.
+        :meth:`put_all` gives buffers of more bytes a unique name instead of a hash; by default all are hashed.
     in_place : bool
-        Whether :meth:`put_all` does everything in the calling thread, and not in several to be done sooner.
+        :meth:`put_all` works in the calling thread only, not in several.
     watched : bool
-        Whether buffers with names of their own are watched for writes, so that those without are not looked at again. What was stored
-        of one that has changed is written over, as nothing finds it again; elsewhere it may be named in what was packed before.
+        Watch the memory of unhashed buffers for writes, so that unwritten ones need no comparison. The stored copy of a changed buffer is
+        then overwritten, as nothing refers to it any more. Without this, earlier parcels may still refer to it.
     """
 
     def __init__(
@@ -74,7 +71,7 @@ class BlobFolder(BlobStore):
         self.path, self._others, self._hashed, self._in_place = path, tuple(others), hashed, in_place
         self._overflow = Overflow(path)
         self._unhashed = UnhashedBuffers(self.open, watched=watched, outdate=self._outdate)
-        self._outdated: dict[str, str] = {}  # what was stored of a buffer before, by the name of what is stored of it now
+        self._outdated: dict[str, str] = {}  # name of a buffer → name of its outdated copy, which it shall overwrite
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     @property
@@ -83,7 +80,7 @@ class BlobFolder(BlobStore):
         return self.path
 
     def put_all(self, buffers: Sequence[memoryview], on_progress: OnProgress | None = None) -> list[str]:
-        """Store `buffers`, several at once, and return their keys in order: see :meth:`.base.BlobStore.put_all`."""
+        """Store `buffers` in parallel and return their keys in order: see :meth:`.base.BlobStore.put_all`."""
         with self._mapping() as mapped:
             large = [buffer for buffer in buffers if self._hashed is not None and buffer.nbytes > self._hashed]
             own = self._unhashed.names(large, mapped)
@@ -116,7 +113,7 @@ class BlobFolder(BlobStore):
 
     @contextmanager
     def _mapping(self) -> Iterator[Any]:
-        """Give what applies a function to many things: hashing and writing release the interpreter's lock, so it does so in threads."""
+        """Yield a `map` function: in threads, as hashing and writing release the GIL, or the plain one."""
         if self._in_place:
             yield map
         else:
@@ -124,7 +121,7 @@ class BlobFolder(BlobStore):
                 yield pool.map
 
     def _outdate(self, name: str, *, by: str) -> None:
-        """Have what is stored under `name` written over by what comes under another; what is on the disk goes."""
+        """Let the buffer `by` overwrite the outdated buffer `name`; remove that one at once if it lies on the overflow disk."""
         if (self.path / name).is_symlink():
             self.discard([name])
         else:
@@ -145,7 +142,7 @@ class BlobFolder(BlobStore):
 
     @property
     def limit(self) -> int:
-        """Bytes of unused buffers that may stay for reruns: a part of the file system, as memory is dear."""
+        """Bytes of unused buffers that may be kept for reruns: a part of the file system, as it is memory."""
         return shutil.disk_usage(self.path).total // PART
 
     def put(self, buffer: memoryview) -> str:
@@ -155,7 +152,7 @@ class BlobFolder(BlobStore):
         return key
 
     def store(self, key: str, buffer: memoryview) -> None:
-        """Do what :meth:`write` does, on the disk if there is no room here and a disk is at hand."""
+        """Store `buffer` like :meth:`write`, or on the overflow disk if the folder is full and there is such a disk."""
         try:
             self.write(key, buffer)
         except OSError as error:
@@ -164,10 +161,10 @@ class BlobFolder(BlobStore):
             self._overflow.write(key, buffer)
 
     def write(self, key: str, buffer: memoryview, *, durable: bool = False, on_written: Callable[[int], None] = lambda _: None) -> None:
-        """Store `buffer` under `key`, unless it is there. Readers never see a part of it, with `durable` not even after a crash."""
+        """Store `buffer` under `key`, unless it is there. Readers never see a part of it; with `durable` not even after a crash."""
         target = self.path / key
         try:
-            os.utime(target)  # the least recently used go first
+            os.utime(target)  # `trim` removes the least recently used first
         except FileNotFoundError:
             pass
         else:
@@ -178,7 +175,7 @@ class BlobFolder(BlobStore):
         write_whole(target, buffer, durable=durable, on_written=on_written, over=None if outdated is None else self.path / outdated)
 
     def take(self, file: Path) -> str:
-        """Store a file of the same file system, which nobody writes to any more, without a copy; return its key."""
+        """Move a file of the same file system, to which nobody writes any more, into the folder; return its key."""
         hashed = xxhash.xxh3_128()
         block = memoryview(bytearray(HASHED_AT_ONCE))
         with file.open("rb", buffering=0) as opened:
@@ -197,7 +194,7 @@ class BlobFolder(BlobStore):
         return [key for key in keys if not (self.path / key).exists()]
 
     def open(self, key: str) -> memoryview:
-        """Map a stored buffer. Writes to it are private to the process."""
+        """Map a stored buffer privately: writes stay in this process."""
         path = self.path / key
         found = path.lstat()
         if not stat.S_ISREG(found.st_mode):
@@ -205,12 +202,12 @@ class BlobFolder(BlobStore):
             found = path.lstat()
         size = found.st_size
         if not size:
-            return memoryview(bytearray())  # nothing cannot be mapped
-        # Python's own mmap would hold a file descriptor for each, and large models have more tensors than processes may have files.
+            return memoryview(bytearray())  # an empty file cannot be mapped
+        # Python's mmap keeps a file descriptor for each mapping, and large models have more tensors than a process may open files.
         return torch.from_file(str(path), shared=False, size=size, dtype=torch.uint8).numpy().data
 
     def discard(self, keys: Iterable[str]) -> None:
-        """Remove stored buffers. Processes that mapped one keep it."""
+        """Remove stored buffers. Processes that have mapped one keep it."""
         for key in keys:
             path = self.path / key
             if path.is_symlink():
@@ -219,7 +216,7 @@ class BlobFolder(BlobStore):
             path.unlink(missing_ok=True)
 
     def trim(self, *, keep: Iterable[str], limit: int) -> None:
-        """Remove the least recently used buffers but `keep` until at most `limit` bytes are stored, and those that found no room here."""
+        """Remove the least recently used buffers except `keep` until at most `limit` bytes are stored, and all on the overflow disk."""
         kept = set(keep)
         stored = [entry for entry in os.scandir(self.path) if not entry.name.startswith(".")]
         self.discard(entry.name for entry in stored if entry.is_symlink() and entry.name not in kept)
@@ -233,7 +230,7 @@ class BlobFolder(BlobStore):
                 total -= found.st_size
 
     def inherit(self, old: Path) -> None:
-        """Take over all that lies in the folder `old`."""
+        """Take over all buffers of the folder `old`."""
         for entry in old.iterdir():
             if entry.name == OVERFLOW:
                 continue

@@ -1,4 +1,4 @@
-"""Buffers of a folder that lie elsewhere: in another folder of the same file system, or on a disk, where there was no room for them."""
+"""Buffers of a folder that are stored elsewhere: hard links to another folder, and symbolic links to an overflow disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..system.resources import OVERFLOW
 
 
 class Overflow:
-    """The disk that is at hand for a folder in shared memory, if there is one: a link in the folder leads to each buffer there.
+    """The overflow disk of a folder in shared memory, if there is one. The folder has a symbolic link to each buffer there.
 
     Parameters
     ----------
@@ -25,26 +25,26 @@ class Overflow:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is one."""
+        """Whether there is such a disk."""
         return (self._folder / OVERFLOW).is_dir()
 
     def write(self, key: str, buffer: memoryview) -> None:
-        """Store `buffer` under `key`."""
+        """Store `buffer` under `key` on the disk, and link it from the folder."""
         file = (self._folder / OVERFLOW).resolve() / key
         write_whole(file, buffer)
         self._link(file)
 
     def take(self, file: Path) -> None:
-        """Take over what lies on the disk of another folder."""
+        """Move a file from the overflow disk of another folder to this one."""
         self._link(Path(shutil.move(file, (self._folder / OVERFLOW).resolve())))
 
     def _link(self, file: Path) -> None:
-        """Let what lies in `file` be stored in the folder, under its name."""
+        """Link `file` from the folder, under its own name."""
         with suppress(FileExistsError):  # another process was faster
             (self._folder / file.name).symlink_to(file)
 
     def file_of(self, key: str) -> Path:
-        """Return the file that a link of this name leads to; a `FileNotFoundError`: it leads elsewhere, and is none of ours."""
+        """Return the file that the link `key` leads to; raise a `FileNotFoundError` if the link leads outside the overflow disk."""
         path = self._folder / key
         with suppress(OSError):
             target = path.readlink()
@@ -54,13 +54,13 @@ class Overflow:
 
 
 def try_link(stored: Path, target: Path) -> bool:
-    """Return whether `target` is there now without a copy, as what lies in another folder or because another process was faster."""
-    if stored.is_symlink():  # to a disk, from which it goes with the folder
+    """Hard-link `stored` as `target`; return whether `target` exists now, perhaps because another process was faster."""
+    if stored.is_symlink():  # to an overflow disk, which is deleted with its folder
         return False
     try:
         os.link(stored, target)
     except FileExistsError:
         return True
-    except OSError:  # it is not there, or gone meanwhile
+    except OSError:  # `stored` does not exist, or was removed meanwhile
         return False
     return True

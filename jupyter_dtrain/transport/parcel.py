@@ -1,4 +1,4 @@
-"""A packed graph as it travels: one message of bytes, large buffers by reference to blobs."""
+"""A packed object graph as it is sent: the pickle stream and small buffers inline, large buffers as keys of blobs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .blob_store import SMALLEST
 
 
 class BlobSource(Protocol):
-    """Where buffers lie."""
+    """Source of stored buffers."""
 
     def open(self, key: str) -> memoryview:
-        """Map a stored buffer. Writes to it are private to the process."""
+        """Map a stored buffer privately: writes stay in this process."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Parcel:
     stream : bytes
     leaves : list of Leaf
     parts : list of (bytes or str)
-        For each leaf its bytes, or the key of the blob that holds them.
+            For each leaf its bytes, or the key of the blob with them.
     """
 
     stream: bytes
@@ -41,12 +41,12 @@ class Parcel:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that travel inside the message."""
+        """Bytes that are sent inside the message."""
         return len(self.stream) + sum(len(part) for part in self.parts if isinstance(part, bytes))
 
 
 def to_parcel(packed: Packed, blobs: BlobStore, on_progress: OnProgress | None = None) -> Parcel:
-    """Store the large buffers of `packed` in `blobs`, and tell how far that is as :meth:`.base.BlobStore.put_all` does."""
+    """Store the large buffers of `packed` in `blobs`; progress is reported as by :meth:`.base.BlobStore.put_all`."""
     large = [index for index, buffer in enumerate(packed.buffers) if buffer.nbytes >= SMALLEST]
     keys = dict(zip(large, blobs.put_all([packed.buffers[index] for index in large], on_progress), strict=True))
     parts: list[bytes | str] = [keys.get(index) or bytes(buffer) for index, buffer in enumerate(packed.buffers)]
@@ -54,6 +54,6 @@ def to_parcel(packed: Packed, blobs: BlobStore, on_progress: OnProgress | None =
 
 
 def from_parcel(parcel: Parcel, blobs: BlobSource) -> Packed:
-    """Return the graph with its buffers mapped; all of them can be written to."""
+    """Return the graph with its buffers mapped, all of them writable."""
     buffers = [blobs.open(part) if isinstance(part, str) else memoryview(bytearray(part)) for part in parcel.parts]
     return Packed(parcel.stream, parcel.leaves, buffers)

@@ -1,4 +1,4 @@
-"""How far large values are on their way to the engines, in words."""
+"""Progress messages for large values that are sent to the engines."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Callable
 from ..system.resources import size_text
 
 PATIENCE = 1.0
-"""Seconds after which something is said."""
+"""Seconds after which the first message is shown."""
 INTERVAL = 0.2
-"""Seconds between two words of it."""
+"""Seconds between two messages."""
 
 
 class Sending:
-    """Says how many bytes are there, and how many come in a second, once that takes more than a moment.
+    """Show how many bytes are sent and at what rate, once sending takes longer than `PATIENCE`.
 
     Parameters
     ----------
     show : callable
-        Given a line, to be shown in the place of the one before.
+        Takes a line, which replaces the one before.
     """
 
     def __init__(self, show: Callable[[str], None]) -> None:
@@ -28,7 +28,7 @@ class Sending:
         self._is_shown = False
 
     def __call__(self, done: int, total: int) -> None:
-        """Take note that `done` bytes of `total` are there."""
+        """Note that `done` bytes of `total` are sent."""
         now = time.monotonic()
         seconds = now - self._began
         if done >= total:

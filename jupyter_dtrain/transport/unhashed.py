@@ -1,7 +1,7 @@
-"""Large buffers of one process under names of their own: known by their place in memory, and not by a hash of their bytes.
+"""Large buffers of one process, stored under unique names and recognized by their address instead of a hash.
 
-No other process has the same, so that a hash would find nothing. Before one is written again it is compared with what was stored last time
-from the same place. Where the system tells that nobody has written there since (:mod:`..system.dirty_pages`), even that is left out.
+No other process has the same buffer, so a hash would find nothing. Before a buffer is stored again, it is compared with what was stored
+from the same address. If the system reports no writes to its pages since (:mod:`..system.dirty_pages`), the comparison is skipped.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ..system.page_map import Range
 
 BEGINNING = 1 << 16  # bytes that are compared first
 CHUNK = 1 << 24  # bytes that one thread compares at a time
-CHANGING = 2  # times in a row that a buffer was written to, from which on it is not watched: a watched page is dearer to write to
-OWN = "own-"  # begins the names of buffers that were not hashed
+CHANGING = 2  # changes in a row after which a buffer is no longer watched, as writes to watched pages are slower
+OWN = "own-"  # prefix of the names of unhashed buffers
 
 
 class Outdate(Protocol):
-    """Called where what is stored under a name is nobody's any more, as what comes under another takes its place."""
+    """Callback for a stored buffer that nothing refers to any more, because a newer one replaces it."""
 
     def __call__(self, name: str, *, by: str) -> None:
-        """Have what is under `name` written over by what comes under `by`, or removed."""
+        """Let the buffer `by` overwrite the outdated buffer `name`, or remove that one."""
 
 
 @dataclass(frozen=True)
 class _Own:
-    """The name under which a buffer is stored that is not hashed, and what tells whether it is the same still."""
+    """The name of an unhashed buffer, and the watch that tells whether it was written to since."""
 
     name: str
     watch: Watch
@@ -40,16 +40,16 @@ class _Own:
 
 
 class UnhashedBuffers:
-    """The names of buffers that are not hashed.
+    """The names of unhashed buffers.
 
     Parameters
     ----------
     stored : callable
-        Returns what is stored under a name; a `FileNotFoundError`: nothing.
+        Returns the buffer stored under a name; raises a `FileNotFoundError` if there is none.
     watched : bool
-        Whether buffers are watched for writes, so that those without are not looked at again.
+        Watch the memory of buffers for writes, so that unwritten ones need no comparison.
     outdate : callable
-        Told of what is stored of a buffer that has changed, where buffers are watched.
+        Called with the old and the new name of a buffer that has changed, if buffers are watched.
     """
 
     def __init__(self, stored: Callable[[str], memoryview], *, watched: bool, outdate: Outdate) -> None:
@@ -57,14 +57,14 @@ class UnhashedBuffers:
         self._own: dict[Range, _Own] = {}
 
     def names(self, buffers: Sequence[memoryview], mapped: Any) -> dict[Range, str]:
-        """Return the names of buffers by their place: those of the last time of buffers that hold the same.
+        """Return the names of buffers by their place in memory: the earlier name if the contents are unchanged, else a new one.
 
-        `mapped` applies a function to many things, as `map` does.
+        `mapped` applies a function to many arguments, as `map` does.
         """
         places = {place_of(buffer): buffer for buffer in buffers}
         before = {place: self._own.get(place) for place in places}
         unsure = [place for place, own in before.items() if own is None or not own.watch.is_unwritten()]
-        # They are watched before they are compared and copied.
+        # Watch before comparing and copying: a write in between must not be missed.
         watches = dict(zip(unsure, Watch.over(unsure) if self._watched else map(Watch, unsure), strict=True))
         for place, own in before.items():
             if own is not None and (place not in watches or self._holds(own.name, places[place], mapped)):
@@ -79,25 +79,25 @@ class UnhashedBuffers:
         return {place: self._own[place].name for place in places}
 
     def _holds(self, name: str, buffer: memoryview, mapped: Any) -> bool:
-        """Return whether `buffer` is what is stored under `name`, byte by byte."""
+        """Return whether `buffer` equals the one stored under `name`."""
         try:
             stored = self._stored(name)
         except FileNotFoundError:
             return False
         here, there = _address(buffer), _address(stored)
-        compare = ctypes.CDLL(None).memcmp  # which lets other threads run
+        compare = ctypes.CDLL(None).memcmp  # a call through ctypes releases the GIL
 
         def same(start: int, length: int) -> bool:
-            # Both are held until the last thread is through: one may still compare when it is known that they differ.
+            # `same` refers to both buffers until the last thread is done: threads may still compare once a difference is known.
             length = min(length, buffer.nbytes - start, stored.nbytes - start)
             return bool(compare(ctypes.c_void_p(here + start), ctypes.c_void_p(there + start), ctypes.c_size_t(length)) == 0)
 
-        # What has changed differs at its beginning as a rule.
+        # Changed data usually differs at its beginning.
         return same(0, BEGINNING) and all(list(mapped(lambda start: same(start, CHUNK), range(0, buffer.nbytes, CHUNK))))
 
 
 def place_of(buffer: memoryview) -> Range:
-    """Return where a buffer is in memory, and its length."""
+    """Return the address and length of a buffer."""
     return _address(buffer), buffer.nbytes
 
 
