@@ -1,4 +1,4 @@
-"""Linear layers computed by columns, with their parameters, gradients and optimizer state on the ranks (``--strategy tensor``)."""
+"""Tensor parallelism (``--strategy tensor``): linear layers, with their gradients and optimizer state, sharded by columns or rows."""
 
 from ....strategies import EVERYDAY, Divided, Feature, StrategyInfo, register
 

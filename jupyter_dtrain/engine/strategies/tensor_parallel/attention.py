@@ -1,8 +1,8 @@
-"""``F.multi_head_attention_forward`` by heads: each rank computes its own, and the ranks add up what these come to.
+"""``F.multi_head_attention_forward`` sharded by heads: each rank computes its heads, and the outputs are all-reduced.
 
-A rank has the rows of queries, keys and values that belong to its heads, in one parameter or in three, and as many columns of the weight
-that comes after. What is between, and attention weights, are computed of these heads alone. It is what PyTorch's function does, in its
-order; what that does another way (keys of its own, keys that are given) is left to it, with all of the parameters.
+A rank has the rows of the query, key and value projections that belong to its heads, in one parameter or in three, and the matching
+columns of the output projection. It computes attention of these heads alone, with the operations of PyTorch's function, in its order.
+Other forms (``bias_k``, static keys) are left to PyTorch's function, with full parameters.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _BATCHED = 3
 
 
 class AttentionLayers(Layers, InPass, Protocol):
-    """Computes linear layers by parts; :class:`.LayerStore` is it."""
+    """What computes the rank's part of linear layers: a :class:`.LayerStore`."""
 
     def own_bias(self, bias: torch.Tensor | None, columns: Columns) -> torch.Tensor | None:
         """Return the rank's part of a bias."""
 
 
 class _Given(NamedTuple):
-    """What a call is given, (L, N, E), with the masks that there are, to be added."""
+    """The inputs of a call, (L, N, E), with additive masks."""
 
     tensors: tuple[torch.Tensor, ...]
     padding: torch.Tensor | None  # (N, 1, 1, S)
@@ -41,7 +41,7 @@ class _Given(NamedTuple):
 
 
 class AttentionCalls:
-    """Calls of PyTorch's function.
+    """Handles calls of PyTorch's function.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ class AttentionCalls:
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None] | None:
-        """Return what comes out, (L, N, E), and attention weights; ``None``: it is not to be computed by heads. Collective."""
+        """Return the output, (L, N, E), and attention weights; ``None`` if the call is not sharded by heads. Collective."""
         weights = (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else (in_proj_weight,)
         dropped = dropout_p if training else 0.0
         others = (bias_k, bias_v, static_k, static_v)
@@ -110,7 +110,7 @@ class AttentionCalls:
     def _projected(
         self, given: Sequence[torch.Tensor], weights: Sequence[Any], shards: Sequence[LayerParameter], bias: Any, heads: Columns
     ) -> list[torch.Tensor]:
-        """Return queries, keys and values of the rank's heads, (N, h, L, d)."""
+        """Return the queries, keys and values of this rank's heads, (N, h, L, d)."""
         columns = shards[0].columns
         entered: dict[int, Entered] = {}
         for one in given:
@@ -133,7 +133,7 @@ class AttentionCalls:
 
 
 def _fit(shards: Sequence[LayerParameter], size: int, num_heads: int) -> bool:
-    """Return whether each rank has what belongs to its heads of all parameters."""
+    """Return whether each rank has the rows and columns of all parameters that belong to its heads."""
     *firsts, out = shards
     groups = 3 if len(firsts) == 1 else 1
     as_divided = all(shard.dim == 0 and shard.storage.kind.groups == groups for shard in firsts)
@@ -147,7 +147,7 @@ def _fit(shards: Sequence[LayerParameter], size: int, num_heads: int) -> bool:
 
 
 def _given(query: Any, key: Any, value: Any, sizes: Sequence[int], padding: Any, mask: Any, num_heads: int) -> _Given | None:
-    """Return what a call is given, ``None`` where it is not what PyTorch's function takes, which says so."""
+    """Return the inputs of a call, ``None`` where PyTorch's function would refuse them, so that it does."""
     widths = [*sizes] * 3 if len(sizes) == 1 else [*sizes]
     tensors = (query, key, value)
     if not all(is_value(one, width) and one.dim() == query.dim() for one, width in zip(tensors, widths, strict=True)):
@@ -174,14 +174,14 @@ def _given(query: Any, key: Any, value: Any, sizes: Sequence[int], padding: Any,
 
 
 def _added(mask: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return a mask that is added to what queries and keys come to."""
+    """Return an additive mask for the attention scores."""
     return mask if mask.is_floating_point() else torch.zeros_like(mask, dtype=dtype).masked_fill_(mask.bool(), -torch.inf)
 
 
 def _attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: _Given, heads: Columns, dropped: float, *, need_weights: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return what the rank's heads come to, (N, h, L, d), and if they are needed their weights, (N, h, L, S)."""
+    """Return the output of this rank's heads, (N, h, L, d), and if needed their attention weights, (N, h, L, S)."""
     padding = None if given.padding is None else copy(given.padding, heads)
     mask = given.mask
     if mask is not None:

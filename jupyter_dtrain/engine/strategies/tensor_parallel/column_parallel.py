@@ -1,8 +1,9 @@
-"""What ranks exchange to compute a layer by parts, as functions with gradients of any order.
+"""Collectives of tensor parallelism, as autograd functions with gradients of any order.
 
-A value is *replicated* where all ranks have the same, and *local* where each has its own. Each function is the gradient of another one:
-`split` and `gather` (a rank's columns of a replicated value, and all of them), `copy` and `reduce` (a replicated value for computing local
-ones of it, and the sum of local ones), as Megatron-LM's *f* and *g* are (https://arxiv.org/abs/1909.08053, section 3).
+A value is *replicated* if all ranks have the same, and *local* if each has its own. Each function is the gradient of another one:
+`split` (the rank's columns of a replicated value) and `gather` (the columns of all ranks), `copy` (a replicated value that local ones
+are computed from) and `reduce` (the sum of local values). The latter are Megatron-LM's *f* and *g* (https://arxiv.org/abs/1909.08053,
+section 3).
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ apply = current_apply()  # not what fetches the parameters that a user's functio
 
 
 class Columns:
-    """Which numbers along a dim each rank computes.
+    """Which indices along a dim each rank computes.
 
     Parameters
     ----------
     memory : SharedMemory
         Connects the ranks.
     sizes : sequence of int
-        Of pieces that lie one behind the other: the first rank has the first of them, the next the second and so on, again and again.
+        Sizes of consecutive pieces, which belong to the ranks in turn, again and again.
     """
 
     def __init__(self, memory: SharedMemory, sizes: Sequence[int]) -> None:
@@ -42,7 +43,7 @@ class Columns:
         self.pieces = [(starts[piece], self._sizes[piece]) for piece in range(self.rank, len(self._sizes), self._num_ranks)]
 
     def like(self, *, times: int = 1, of: int = 1) -> Columns:
-        """Return those of `times` as many numbers, each piece again and again, with `of` of them counted as one."""
+        """Return the columns of a dim `times` as long, the pieces repeated; `of` indices count as one."""
         return Columns(self._memory, [size // of for size in self._sizes] * times)
 
     def sizes_of(self, rank: int) -> tuple[int, ...]:
@@ -50,12 +51,12 @@ class Columns:
         return self._sizes[rank :: self._num_ranks]
 
     def own(self, full: torch.Tensor, dim: int) -> torch.Tensor:
-        """Return this rank's of a replicated value, in memory of its own."""
+        """Return this rank's columns of a replicated value, in new memory."""
         parts = [full.narrow(dim, *piece) for piece in self.pieces]
         return torch.cat(parts, dim) if len(parts) > 1 else parts[0].clone(memory_format=torch.contiguous_format)
 
     def all_of(self, local: torch.Tensor, dim: int) -> torch.Tensor:
-        """Return those of all ranks. Collective."""
+        """Return the columns of all ranks. Collective."""
         _refuse_many_starts(local)
         dim %= local.dim()
         sizes = [self.sizes_of(rank) for rank in range(self._num_ranks)]
@@ -70,7 +71,7 @@ class Columns:
         return torch.cat([piece for of_group in zip(*pieces, strict=True) for piece in of_group], dim)
 
     def total(self, local: torch.Tensor) -> torch.Tensor:
-        """Return the sum of what the ranks have, added up in their order. Collective."""
+        """Return the sum over the ranks, in their order. Collective."""
         _refuse_many_starts(local)
         result = local.clone(memory_format=torch.contiguous_format)
         if result.numel():
@@ -152,13 +153,13 @@ def gather(local: torch.Tensor, columns: Columns, dim: int = -1) -> torch.Tensor
 
 
 def copy(full: torch.Tensor, columns: Columns, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Return a replicated value that local ones are computed of, in that dtype, of which its gradient is added up."""
+    """Return a replicated value for computing local ones; its gradient is all-reduced, in its dtype."""
     dtype = dtype or full.dtype
     result: torch.Tensor = apply(_Copy, full, columns, dtype) if full.requires_grad and torch.is_grad_enabled() else full.to(dtype)
     return result
 
 
 def reduce(local: torch.Tensor, columns: Columns) -> torch.Tensor:
-    """Return the sum of what the ranks have. Collective."""
+    """Return the sum over the ranks. Collective."""
     result: torch.Tensor = apply(_Reduce, local, columns)
     return result

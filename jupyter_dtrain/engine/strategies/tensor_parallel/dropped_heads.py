@@ -1,4 +1,4 @@
-"""Dropout of attention weights where a rank has some of the heads: drawn for all of them, as one process draws."""
+"""Dropout of attention weights where a rank has some of the heads: the mask is drawn for all heads, as in one process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
 
 
 def kept_of(heads: Columns, like: torch.Tensor, num_keys: int, dropped: float) -> torch.Tensor:
-    """Return which attention weights of the rank's heads stay, (N, h, L, S), for queries `like` theirs, (N, h, L, d)."""
+    """Return the dropout mask of this rank's heads, (N, h, L, S), for queries like `like`, (N, h, L, d)."""
     ones = like.new_ones((like.shape[0], heads.total_size, like.shape[2], num_keys))
     return heads.own(nn.functional.dropout(ones, dropped), 1).bool()
 
@@ -25,7 +25,7 @@ def kept_of(heads: Columns, like: torch.Tensor, num_keys: int, dropped: float) -
 def attention_without(
     query: Any, key: Any, value: Any, added: Any, dropped: float, is_causal: bool, kept: torch.Tensor, **options: Any
 ) -> torch.Tensor:
-    """Return what ``F.scaled_dot_product_attention`` returns where the weights that are not `kept` are dropped."""
+    """Return ``F.scaled_dot_product_attention`` with the weights dropped that are not `kept`."""
     _warned()
     result: torch.Tensor = _math(query, key, value, added, dropped, is_causal, kept, **options)[0]
     return result
@@ -33,7 +33,7 @@ def attention_without(
 
 @cache
 def _warned() -> None:
-    """Have PyTorch say now, where nobody hears it, what it says once: that a mask is for tests."""
+    """Trigger PyTorch's one-time warning that a dropout mask is for tests, and discard it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         one = torch.ones(1, 1, 1, 1)
@@ -41,12 +41,12 @@ def _warned() -> None:
 
 
 class DroppedByHeads(TorchFunctionMode):
-    """Has attention drop what one process drops, while it is in force.
+    """Makes attention drop the weights that one process drops, while the mode is active.
 
     Parameters
     ----------
     heads : Columns
-        Which of the heads are the rank's.
+        Which heads this rank has.
     """
 
     def __init__(self, heads: Columns) -> None:

@@ -1,7 +1,7 @@
-"""Groups of ranks beside each other, each of which computes layers by columns: batches are sharded over the groups, layers within them.
+"""Data parallelism over groups of ranks that each use tensor parallelism (``dp`` × ``tp``).
 
-A group is to data parallelism what a rank is without groups. Its ranks have the same rows of a batch, and run the cell alike; each goes
-with the rank of its place in the other groups where something is put together of a batch, and with its own group for a layer.
+A group takes the place of a rank in data parallelism. Its ranks have the same shard of a batch and run the cell alike. Batches and
+gradients are exchanged among the ranks of the same place in all groups, results of layers among the ranks of a group.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class GroupTraining(DataParallelTraining):
     Parameters
     ----------
     batches : BatchRanks
-        In force where it is installed.
+        Active in :meth:`installed`.
     rank, world_size : int
         Of the run.
     observer : Observer
@@ -55,12 +55,12 @@ class GroupTraining(DataParallelTraining):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in what the cell does, until the end of the ``with`` block."""
+        """Follow the cell in the ``with`` block."""
         with self._batches.in_force(), super().installed():
             yield
 
     def materialize(self, *values: Any, unchanged: Any = ()) -> list[Any]:
-        """Return `values` with everything in them that spans the ranks whole."""
+        """Return `values` with full tensors for global ones. Collective."""
         with self._batches.in_force():
             return super().materialize(*values, unchanged=unchanged)
 
@@ -72,13 +72,13 @@ class GroupTraining(DataParallelTraining):
         return None if self._batches.alike.rank else share  # whose samples are counted once
 
     def _is_alike(self, root: torch.Tensor) -> bool:
-        """Look whether a group has come to the same, and have gradients reduced in any case. Collective."""
+        """Check that the ranks of a group have the same loss; gradients are reduced in any case. Collective."""
         check_same([to_local(root) if isinstance(root, GlobalTensor) else root], "losses", self._batches.alike)
         return False
 
 
 class GroupGradients(LayerGradients):
-    """The gradients of layers of which each rank of a group has columns, and which are added up over the groups.
+    """Handles the gradients of layers that are sharded within a group, and averages them over the groups.
 
     Parameters
     ----------
@@ -91,18 +91,18 @@ class GroupGradients(LayerGradients):
         self._over = batches.over
 
     def begins(self, one: BackwardPass) -> None:  # noqa: ARG002  # any is gone through
-        """Have the rows be what the cell has written. Collective."""
+        """Write what the cell has written to full parameters back to their rows. Collective."""
         self._layers.sync()
 
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
-        """Leave the rows of the gradients of those of `wanted` that any rank comes to, until the end of the ``with`` block. Collective."""
+        """Leave the rows of the gradients of those of `wanted` that any rank reaches in the pass in the ``with`` block. Collective."""
         own = {id(leaf) for leaf in reached}
         by_any = self._by_any([id(leaf) in own for leaf in wanted])
         shards = [self._layers.shard_of(leaf) for leaf, is_reached in zip(wanted, by_any, strict=True) if is_reached]
         return self._summed([shard for shard in shards if isinstance(shard, LayerParameter)])
 
     def _by_any(self, flags: list[bool]) -> list[bool]:
-        """Return which of `flags` are set on any rank. Collective."""
+        """Return the elementwise "or" of `flags` over the ranks. Collective."""
         return [any(of_one) for of_one in zip(*all_gather_object(flags, self._over), strict=True)]
 
     @contextmanager
@@ -132,7 +132,7 @@ class GroupGradients(LayerGradients):
             self._layers.sweep()
 
     def _sum(self, shard: LayerParameter) -> None:
-        """Have the rows of the sum of what the groups have."""
+        """Reduce-scatter the gradient over the groups, into the rows of this rank."""
         found, parameter, pieces, dim = shard.collected(), shard.parameter, shard.columns.pieces, shard.dim
         with quiet(), torch.no_grad():
             full = parameter.grad

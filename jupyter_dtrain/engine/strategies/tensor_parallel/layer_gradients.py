@@ -1,4 +1,4 @@
-"""A backward pass that leaves each rank the rows of the gradients of its layers. As all ranks go through the same, nothing is added up."""
+"""A backward pass that leaves each rank the rows of the gradients of its layers. All ranks run the same pass, so nothing is reduced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .layers import LayerStore
 
 
 def refuse_parts(roots: Sequence[Any]) -> None:
-    """Raise where the ranks have parts of a loss: it was computed from gradients, of which each has its rows.
+    """Raise if the loss is a global tensor: it was computed from gradients, of which each rank has its rows.
 
     Raises
     ------
@@ -36,7 +36,7 @@ def refuse_parts(roots: Sequence[Any]) -> None:
 
 
 class LayerGradients(ShardedGradients):
-    """The gradients of layers of which each rank has columns.
+    """Handles the gradients of layers that are sharded over the ranks.
 
     Parameters
     ----------
@@ -48,12 +48,12 @@ class LayerGradients(ShardedGradients):
         self._layers = store
 
     def begins(self, one: BackwardPass) -> None:
-        """Have the rows be what the cell has written, which a graph of what was there before is not to be gone through with. Collective."""
+        """Write what the cell has written back to rows; a graph of older values then raises in the pass. Collective."""
         refuse_parts(one.tensors)
         self._layers.sync()
 
     def around(self, one: BackwardPass) -> BackwardPass:
-        """Return a pass in which what is computed again is computed as it was, and which looks at no number of its ``inputs``."""
+        """Return a pass that recomputes checkpoints as they were computed, and does not read the values of its ``inputs``."""
 
         def followed(*args: Any, inputs: Any = None, **given: Any) -> None:
             before, self._layers.in_pass = self._layers.in_pass, True
@@ -71,7 +71,7 @@ class LayerGradients(ShardedGradients):
             return get_gradient_edge(one)
 
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:  # noqa: ARG002  # all ranks come to the same
-        """Leave the rows of the gradients of `wanted`, until the end of the ``with`` block."""
+        """Leave the rows of the gradients of `wanted` from the pass in the ``with`` block."""
         return self._left([shard for leaf in wanted if isinstance(shard := self._layers.shard_of(leaf), LayerParameter)])
 
     @contextmanager
@@ -93,7 +93,7 @@ class LayerGradients(ShardedGradients):
             self._layers.sweep()
 
     def _leave(self, shard: LayerParameter) -> None:
-        """Have the rows alone of what was computed with all of a parameter, with those that were computed alone."""
+        """Cut a gradient of the full parameter down to rows, and add the gradient that was computed of the rows."""
         found, parameter = shard.collected(), shard.parameter
         with quiet(), torch.no_grad():
             full = parameter.grad

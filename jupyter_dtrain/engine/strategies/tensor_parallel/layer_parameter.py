@@ -1,4 +1,4 @@
-"""A parameter of a linear layer of which each rank has the rows that it computes with, or the columns."""
+"""A parameter of a linear layer, sharded by the rows or columns that each rank computes with."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .column_parallel import Columns, apply, gather
 
 
 class InPass(Protocol):
-    """What is known while a graph is made and gone through; :class:`.LayerStore` is it.
+    """State of the forward or backward pass under way: a :class:`.LayerStore`.
 
     Attributes
     ----------
     collecting : frozenset of int
-        The numbers of parameters whose gradients' rows the backward pass that is under way leaves.
+        The numbers of the parameters whose gradients the backward pass under way leaves in rows.
     blocks : dict of int to LayerParameter
-        By number, those whose rows for the rank's place a call or a pass has put together.
+        By number, the parameters whose rows for this rank's place a call or a pass has gathered from other groups.
     """
 
     collecting: frozenset[int]
@@ -33,7 +33,7 @@ class InPass(Protocol):
 
 
 class LayerParameter(ParameterShard):
-    """A parameter of which each rank computes with its rows, along dim 0 or, of a layer that is divided by what it takes, dim 1."""
+    """A parameter of which each rank computes with a shard: along dim 0 (column-parallel), or dim 1 (row-parallel)."""
 
     strategy = "tensor"
 
@@ -50,11 +50,11 @@ class LayerParameter(ParameterShard):
 
     @property
     def block_shape(self) -> tuple[int, ...]:
-        """Shape of the rows to compute with."""
+        """Shape of the shard to compute with."""
         return self.storage.kind.shape_of(*self._places)
 
     def part(self) -> torch.Tensor:
-        """Return the rows to compute with: the rank's own, and of those that have its place in other groups."""
+        """Return the shard to compute with: the rank's own rows, and those of its place in the other groups."""
         if len(self._places) == 1:
             return self._alias.detach()
         if self._block is None:
@@ -67,11 +67,11 @@ class LayerParameter(ParameterShard):
 
     @property
     def is_packed(self) -> bool:
-        """Whether a rank's rows are pieces of what lies behind each other (queries, keys and values)."""
+        """Whether the parameter is several stacked ones (queries, keys and values), each of them sharded."""
         return self.storage.kind.groups > 1
 
     def read_gradient(self) -> torch.Tensor | None:
-        """Return what the cell sees as ``parameter.grad``: of pieces all of it, which it has from now on. Collective, where it is."""
+        """Return what the cell gets as ``parameter.grad``: a full tensor, from now on, for a stacked parameter. Collective for such."""
         if self.is_packed and self._gradient is not None:
             all_ranks_come()
             full = torch.empty(self.shape, dtype=self.dtype)
@@ -80,15 +80,15 @@ class LayerParameter(ParameterShard):
         return super().read_gradient()
 
     def has_rows_of(self, value: GlobalTensor) -> bool:
-        """Return whether `value` has its rows on the ranks as the parameter has them, which no placement says of pieces."""
+        """Return whether `value` is sharded as the parameter is. No placement says so for a stacked parameter."""
         return not self.is_packed and super().has_rows_of(value)
 
     def forget_block(self) -> None:
-        """Have the rank's own rows alone, but for what graphs keep."""
+        """Free the rows of other groups, except those that autograd graphs have saved."""
         self._block = None
 
     def note(self) -> None:
-        """Know that the rows are what the parameter is."""
+        """Note that the rows equal the full parameter."""
         super().note()
         with quiet():
             if self.parameter._version != self._aged:
@@ -103,22 +103,22 @@ class LayerParameter(ParameterShard):
         torch.autograd.graph.increment_version(self._alias)  # who has computed with the rows does not have those that were
 
     def collect(self, rows: torch.Tensor) -> None:
-        """Add to what a pass has found of the rows of the gradient."""
+        """Add to the rows of the gradient that a pass has collected."""
         self._found = rows if self._found is None else self._found + rows
 
     @property
     def has_collected(self) -> bool:
-        """Whether a pass has found any of the gradient."""
+        """Whether a pass has collected any of the gradient."""
         return self._found is not None
 
     def collected(self) -> torch.Tensor | None:
-        """Return what a pass has found of the rows of the gradient, once."""
+        """Return the rows of the gradient that a pass has collected, and forget them."""
         found, self._found = self._found, None
         return found
 
 
 class _Rows(torch.autograd.Function):
-    """The rows of a parameter. Their gradient is kept as it is in a pass that leaves rows, and otherwise put together."""
+    """Autograd function: the shard of a parameter. Its gradient stays a shard in a pass that leaves rows, and is gathered otherwise."""
 
     @staticmethod
     def forward(ctx: Any, _parameter: torch.Tensor, shard: LayerParameter, store: InPass) -> torch.Tensor:
@@ -139,6 +139,6 @@ class _Rows(torch.autograd.Function):
 
 
 def rows_of(parameter: torch.Tensor, shard: LayerParameter, store: InPass) -> torch.Tensor:
-    """Return the rows of a parameter that the rank computes with, with their place in the graph."""
+    """Return the shard of a parameter that this rank computes with, connected to the autograd graph."""
     result: torch.Tensor = apply(_Rows, parameter, shard, store)
     return result

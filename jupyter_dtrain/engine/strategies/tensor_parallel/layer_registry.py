@@ -1,4 +1,4 @@
-"""Which parameters are divided, and along which dim: those of linear layers, alone or in pairs, of attention, and what is named."""
+"""Which parameters are sharded, along which dim: of linear layers, alone or in pairs, of attention, and what ``--shard`` names."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .rules import Heads, heads_of, pairs_of, planned_pairs, rule_of
 
 
 class LayerRegistry(ParameterStore):
-    """The parameters of one rank that are divided by layers.
+    """The sharded parameters of one rank.
 
     Parameters
     ----------
     memory : SharedMemory
         Connects all ranks.
     patterns : sequence of ShardPattern
-        How parameters are divided that these name.
+        How the parameters that they name are sharded.
     options
         As of :class:`.ParameterStore`.
     """
@@ -43,7 +43,7 @@ class LayerRegistry(ParameterStore):
         self._told: set[int] = set()
 
     def adopt(self, module: nn.Module) -> None:
-        """Divide the linear layers of `module`. Collective, where there are any that are not known."""
+        """Shard the linear layers of `module`. Collective, where there are any new ones."""
         if self._known.get(module):
             return
         self.named.look(module)
@@ -64,12 +64,12 @@ class LayerRegistry(ParameterStore):
         self._tell(module, [(name, "they have fewer rows than there are engines") for name in few])
 
     def _is_large(self, parameter: nn.Parameter) -> bool:
-        """Return whether a parameter is worth it, or named."""
+        """Return whether a parameter is large enough, or named."""
         how = self.named.how(parameter)
         return super()._is_wanted(parameter) if how is None else how != "no" and parameter.dim() > (how == "row")
 
     def _follow_names(self, module: nn.Module) -> set[int]:
-        """Have parameters be divided as they are named to be; return the ``id`` of those that are to be whole."""
+        """Shard named parameters as their patterns say; return the ``id`` of those that are to be replicated."""
         whole: set[int] = set()
         for part in modules_in(module):
             for name, parameter in part._parameters.items():
@@ -86,7 +86,7 @@ class LayerRegistry(ParameterStore):
         return whole
 
     def _find_pairs(self, module: nn.Module) -> set[int]:
-        """Have the second layers of pairs be divided by rows; return the ``id`` of their biases, which are added where all is added up."""
+        """Shard the second layers of pairs by rows; return the ``id`` of their biases, which are added after the all-reduce."""
         biases: set[int] = set()
         taken: set[int] = set()  # a weight has one place
         by_rule = [(part, pair) for part in modules_in(module) for pair in pairs_of(part)]
@@ -118,7 +118,7 @@ class LayerRegistry(ParameterStore):
         return biases
 
     def _find_heads(self, module: nn.Module, why_not: dict[int, str]) -> set[int]:
-        """Have attention be divided by heads; return the ``id`` of what is added where all is added up, and say of others why not."""
+        """Shard attention by heads, or note why not; return the ``id`` of biases that are added after the all-reduce."""
         biases: set[int] = set()
         for part in modules_in(module):
             heads = heads_of(part)

@@ -1,4 +1,4 @@
-"""``--strategy tensor`` on one rank: its columns of linear layers, connected with what the rank trains."""
+"""``--strategy tensor`` on one rank: its shards of linear layers, connected with what the rank trains."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from .layer_parameter import LayerParameter
 from .layers import LayerStore
 
 _SET_TO_ZERO = (unwrap(torch.optim.Optimizer.zero_grad).__code__, unwrap(nn.Module.zero_grad).__code__)
-"""What asks for a gradient and does the same to all of its rows."""
+"""Functions that use gradients and treat all of their rows alike."""
 
 
 class LayerAccess(ParameterAccess):
-    """Operations of the cell on parameters, of which a linear layer's own is computed by parts."""
+    """Intercepts operations of the cell on parameters; that of a linear layer is computed on shards."""
 
     _store: LayerStore
 
@@ -56,7 +56,7 @@ def _named(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 class LayerTraining(ShardedTraining):
-    """The divided layers of what a rank trains, which has whole batches, or with groups those of its group.
+    """The sharded layers of what a rank trains, on full batches, or with groups on the shard of its group.
 
     Parameters
     ----------
@@ -88,12 +88,12 @@ class LayerTraining(ShardedTraining):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
+        """Follow the cell in the ``with`` block, which is within that of the training."""
         with super().installed(), patched(torch.autograd, "grad", self._grad(torch.autograd.grad)):
             yield
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `original`, so that it returns gradients within a backward pass too, which leaves none of them."""
+        """Wrap `original` so that it also returns gradients inside a backward pass, and leaves none in parameters."""
 
         @wraps(original)
         def grad(*args: Any, **kwargs: Any) -> Any:

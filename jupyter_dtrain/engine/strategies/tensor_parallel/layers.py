@@ -1,10 +1,11 @@
-"""The linear layers of models, by columns: a rank has as many rows of a layer's weight, and computes these of its results.
+"""Column-parallel and row-parallel linear layers of models.
 
-Of two layers that belong together (:mod:`.rules`) the second is divided by rows instead: a rank has the columns of its weight that belong
-to the numbers that it has of the first one's results, and the ranks add up what they come to (:mod:`.pairs`).
+A rank has some rows of a layer's weight, and computes these columns of its output. Of two layers that belong together (:mod:`.rules`) the
+second is row-parallel: a rank has the columns of its weight for the part of the first output that it has computed, and the outputs are
+all-reduced (:mod:`.pairs`).
 
-What the cell does with parameters, gradients and optimizers is followed by what follows it for `zero3`. Only ``F.linear`` in a model's call
-is another one: it fetches nothing, and exchanges results instead. Whatever else reads a parameter there gets all of it, and computes the
+Operations of the cell on parameters, gradients and optimizers are handled as for `zero3`. Only ``F.linear`` in a model's call differs: it
+gathers no parameter, and exchanges results instead. Other code of the model that reads a parameter gets the full tensor, and computes the
 same on all ranks.
 """
 
@@ -37,23 +38,23 @@ from .replicated_training import check_same
 
 
 class LayerStore(LayerRegistry):
-    """The parameters of the linear layers of one rank.
+    """The sharded linear layers of one rank.
 
     Parameters
     ----------
     memory : SharedMemory
         Connects all ranks.
     batches : BatchRanks, optional
-        The groups over which batches are sharded, and within which layers are divided. ``None``: there is one group.
+        The groups over which batches are sharded, and within which layers are. ``None``: there is one group.
     options
         As of :class:`.LayerRegistry`.
 
     Attributes
     ----------
     collecting : frozenset of int
-        The numbers of those whose gradients' rows the backward pass that is under way leaves; `in_pass`: one is.
+        The numbers of the parameters whose gradients the backward pass under way leaves in rows; `in_pass`: there is such a pass.
     blocks : dict of int to LayerParameter
-        By number, those whose rows for the rank's place a call or a pass has put together.
+        By number, the parameters whose rows for this rank's place a call or a pass has gathered from other groups.
     """
 
     def __init__(self, memory: SharedMemory, *, batches: BatchRanks | None = None, **options: Any) -> None:
@@ -71,12 +72,12 @@ class LayerStore(LayerRegistry):
 
     @property
     def has_groups(self) -> bool:
-        """Whether there are several groups of ranks, which have different samples."""
+        """Whether there are several groups of ranks, with different samples."""
         return len(self._places) > 1
 
     @property
     def has_divided(self) -> bool:
-        """Whether there was any layer to divide."""
+        """Whether any layer is sharded."""
         return self._number > 0
 
     def _new_shard(self, parameter: nn.Parameter, storage: SharedRows, **options: Any) -> ParameterShard:
@@ -85,7 +86,7 @@ class LayerStore(LayerRegistry):
         return LayerParameter(parameter, storage, memory=self.memory, columns=columns, places=self._places, **options)
 
     def sweep(self, keep: Sequence[ParameterShard] = ()) -> None:
-        """Let go what nobody needs."""
+        """Free the full tensors that are not in use, except those in `keep`."""
         super().sweep(keep)
         if not self.depth and not self.in_pass:
             self._pool.trim(0)  # layers fetch nothing: what was there whole is not soon needed again
@@ -94,7 +95,7 @@ class LayerStore(LayerRegistry):
             self.blocks.clear()
 
     def as_now(self, given: Iterable[Any]) -> Callable[[], AbstractContextManager[None]]:
-        """Return what does so: code of the cell has parameters whole, that of models computes with its part of divided ones."""
+        """Do as the base class: code of the cell gets full parameters, code of models computes with shards."""
         is_in_cell = not self._is_inside
         whole = [shard for value in given if (shard := self.shard_of(value)) is not None and (shard.uses or is_in_cell)]
 
@@ -113,13 +114,13 @@ class LayerStore(LayerRegistry):
 
     @contextmanager
     def calling(self) -> Iterator[None]:
-        """Let a model be called by the cell, until the end of the ``with`` block."""
+        """Follow a call of a model by the cell, in the ``with`` block."""
         self._is_entering = not self.depth
         with super().calling():
             yield
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original`, the call of a module in a model, which fetches no parameters. Collective, where the cell calls it."""
+        """Run `original`, the call of a module in a model; it gathers no parameters. Collective, where the cell calls it."""
         if self._is_entering:
             self._is_entering = False
             self._is_alone = alone_now()
@@ -132,7 +133,7 @@ class LayerStore(LayerRegistry):
             self._num_inside -= 1
 
     def linear(self, given: Any, weight: Any, bias: Any = None) -> torch.Tensor | None:
-        """Return ``F.linear`` of a replicated value, of which each rank computes its columns; ``None``: who asks has to fetch them."""
+        """Return ``F.linear`` of a replicated value, computed by columns or rows; ``None`` if the weight has to be gathered instead."""
         shard = self.divided(weight)
         if shard is None or not is_value(given, shard.shape[1]):
             return None
@@ -142,25 +143,25 @@ class LayerStore(LayerRegistry):
 
     @property
     def _is_inside(self) -> bool:
-        """Whether a model's code is run, in its call or once more in a backward pass."""
+        """Whether code of a model runs, in its call or recomputed in a backward pass."""
         return bool(self.depth or self._num_inside or (self.in_pass and not self._is_in_cell))
 
     def divided(self, weight: Any) -> LayerParameter | None:
-        """Return the shard of a weight that the ranks are to compute with now, each with its part."""
+        """Return the shard of a weight if the ranks are to compute with shards now."""
         shard = self.shard_of(weight)
         if not isinstance(shard, LayerParameter) or shard.uses or not self._is_inside or self._is_alone or not _is_plain():
             return None
         return None if shard.is_written() else shard  # the rows are not what it is
 
     def by_columns(self, given: Entered, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return the rank's columns of ``F.linear`` of a value from :func:`enter`."""
+        """Return this rank's columns of ``F.linear`` of a value from :func:`enter`."""
         precision = given.precision
         rows = rows_of(weight, shard, self)
         rows = rows.t() if shard.dim else rows  # of a weight that is transposed
         return precision.result(precision.linear(given.value, rows, self.own_bias(bias, shard.columns)))
 
     def by_rows(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
+        """Return ``F.linear`` of a local value, the rank's columns of the input. Collective."""
         precision = precision_for(given)
         rows = rows_of(weight, shard, self)
         rows = rows if shard.dim else rows.t()
@@ -178,5 +179,5 @@ class LayerStore(LayerRegistry):
 
 
 def _is_plain() -> bool:
-    """Return whether nobody looks at each operation, who would see the rank's and no one process's."""
+    """Return whether no mode or transform observes operations: it would see those of a rank, and not one process's."""
     return not in_transform() and _get_current_dispatch_mode() is None and torch._C._get_tracing_state() is None

@@ -1,4 +1,4 @@
-"""Which layers are linear, and what they may be given."""
+"""Which modules are linear layers, and which inputs they take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 
 def is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
-    """Return whether `module` computes ``F.linear`` of its own parameters and nothing else."""
+    """Return whether the forward of `module` is ``F.linear`` with its own parameters, and nothing else."""
     return (
         isinstance(module, nn.Linear)
         and type(module).forward is nn.Linear.forward
@@ -23,11 +23,11 @@ def is_linear(module: nn.Module) -> TypeGuard[nn.Linear]:
 
 
 def is_transposed(module: nn.Module) -> bool:
-    """Return whether `module` is a linear layer whose weight is transposed, as GPT-2 has them in Hugging Face's transformers."""
+    """Return whether `module` is a linear layer with a transposed weight (``Conv1D`` of GPT-2 in Hugging Face's transformers)."""
     kind = type(module)
     return f"{kind.__module__}.{kind.__qualname__}" == "transformers.pytorch_utils.Conv1D" and "forward" not in vars(module)
 
 
 def is_value(given: Any, size: int) -> bool:
-    """Return whether `given` is what a linear layer of so many columns may be given."""
+    """Return whether `given` is a valid input of a linear layer with so many input features."""
     return type(given) in (torch.Tensor, nn.Parameter) and not given.is_nested and given.dim() > 0 and given.shape[-1] == size

@@ -1,4 +1,4 @@
-"""Which parameters ``--shard`` names, and how they are to be divided."""
+"""Which parameters ``--shard`` names, and how they are sharded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ...module_tree import IdentityMap
 
 
 class NamedShards:
-    """What the patterns of ``--shard`` match in the models that a rank has.
+    """Matches of the patterns of ``--shard`` in the models of a rank.
 
     Parameters
     ----------
     patterns : sequence of ShardPattern
-        Of those that match a parameter the last counts.
+        The last one that matches a parameter applies.
     """
 
     def __init__(self, patterns: Sequence[ShardPattern] = ()) -> None:
@@ -27,7 +27,7 @@ class NamedShards:
         self._names: dict[str, None] = {}  # of parameters, some of which a message has
 
     def look(self, module: nn.Module) -> None:
-        """Find the parameters of `module` that are named. Those that were named before stay as they are."""
+        """Find the parameters of `module` that are named. Earlier matches stay as they are."""
         if not self._patterns:
             return
         known = {id(parameter) for parameter, _ in self._how.items()}
@@ -40,15 +40,15 @@ class NamedShards:
                         self._how.set(parameter, pattern.how)
 
     def how(self, parameter: nn.Parameter) -> How | None:
-        """Return how a parameter is to be divided, ``None`` where it is not named."""
+        """Return how a parameter is to be sharded, ``None`` if it is not named."""
         return self._how.get(parameter)
 
     def allows(self, parameter: nn.Parameter, how: How) -> bool:
-        """Return whether a parameter may be divided so."""
+        """Return whether a parameter can be sharded in this way."""
         return self.how(parameter) in (None, how)
 
     def unmatched(self) -> str | None:
-        """Return which patterns match nothing, as a sentence has it; ``None``: all match, or there is no model."""
+        """Return a sentence about patterns that match nothing; ``None`` if all match, or there is no model."""
         missing = [f"`--shard {pattern}`" for pattern in self._patterns if pattern not in self._matched]
         if not missing or not self._names:
             return None
@@ -57,7 +57,7 @@ class NamedShards:
         return f"{' and '.join(missing)} {'matches' if len(missing) == 1 else 'match'} no parameter: there are {some}."
 
     def check(self) -> None:
-        """Look whether each pattern matches something in the models that there are.
+        """Check that each pattern matches something in the models.
 
         Raises
         ------

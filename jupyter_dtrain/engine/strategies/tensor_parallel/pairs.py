@@ -1,8 +1,8 @@
-"""Linear layers that belong together (:mod:`.rules`), as a block calls them: each rank goes on with its columns from one to the other.
+"""Pairs of linear layers (:mod:`.rules`): the first is column-parallel, the second row-parallel, with no exchange between them.
 
-What is between is computed of these columns alone. So nobody may look there: where a layer or what is between has hooks, or a mode of the
-cell's sees each operation, results are put together after each layer, as for layers that no rule knows. Which it is, is seen at each call
-of the block.
+Each rank computes activations and dropout between the two on its columns alone. This would be visible to hooks on the layers or between
+them, and to a mode of the cell that sees each operation. At each call of the block where there are such, results are gathered after each
+layer, as for layers that no rule knows.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ _OF_TORCH = ("torch.utils.checkpoint", "torch.utils._device")
 
 
 class Layers(Protocol):
-    """Computes linear layers by parts; :class:`.LayerStore` is it."""
+    """What computes the rank's part of linear layers: a :class:`.LayerStore`."""
 
     def divided(self, weight: Any) -> LayerParameter | None:
-        """Return the shard of a weight that the ranks are to compute with now, each with its part."""
+        """Return the shard of a weight if the ranks are to compute with shards now."""
 
     @property
     def has_groups(self) -> bool:
-        """Whether there are several groups of ranks, which have different samples."""
+        """Whether there are several groups of ranks, with different samples."""
 
     def by_columns(self, given: Entered, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return the rank's columns of ``F.linear`` of a value from :func:`enter`."""
+        """Return this rank's columns of ``F.linear`` of a value from :func:`enter`."""
 
     def by_rows(self, given: torch.Tensor, weight: torch.Tensor, shard: LayerParameter, bias: torch.Tensor | None) -> torch.Tensor:
-        """Return ``F.linear`` of a value of which each rank has its columns. Collective."""
+        """Return ``F.linear`` of a local value, the rank's columns of the input. Collective."""
 
 
 def dims_of(pair: Pair) -> list[int]:
-    """Return the dims along which the weights of a pair are divided: the second by rows, the others by columns."""
+    """Return the dims along which the weights of a pair are sharded: the second row-parallel, the others column-parallel."""
     dims = [*[0] * len(pair.firsts), 1]
     return [1 - dim for dim in dims] if is_transposed(pair.second) else dims
 
 
 def is_worth_it(pair: Pair, weights: Sequence[nn.Parameter], num_ranks: int) -> bool:
-    """Return whether layers fit together, and less is exchanged where the last of them is computed by rows.
+    """Return whether the layers of a pair fit together, and a pair exchanges less than its layers one by one.
 
-    Of each sample the ranks then add up what comes out, instead of putting together what is between and what comes out, and adding up the
-    gradient of what is between.
+    A pair all-reduces the output. One by one, the layers gather the hidden activations and the output, and all-reduce the gradient of the
+    hidden activations.
     """
     dims = dims_of(pair)
     width, num_out = weights[-1].shape[dims[-1]], weights[-1].shape[1 - dims[-1]]
@@ -75,7 +75,7 @@ def _fit(pair: Pair, weights: Sequence[Any], num_ranks: int) -> bool:
 
 
 class PairCalls:
-    """Calls of blocks that have pairs.
+    """Handles calls of blocks that have pairs.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class _BlockCall:
         return self._layers.by_rows(args[0], module.weight, shard, module.bias)
 
     def check(self) -> None:
-        """Look whether what was begun has come to its end.
+        """Check that each pair that was entered has been left.
 
         Raises
         ------

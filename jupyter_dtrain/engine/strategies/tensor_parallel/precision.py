@@ -1,8 +1,8 @@
-"""Layers of 16 bits computed by parts: what ranks add up is float32, and rounded once, as one process rounds what it has added up.
+"""Sharded layers in bfloat16 and float16: ranks add up float32, and round the sum once, as one process does.
 
-A process multiplies numbers of 16 bits, adds the products up in float32, and rounds the sum. If ranks rounded their parts of it, each
-result would have the errors of all of these. So they compute in float32, which holds the products exactly, and round what they come to
-together.
+One process multiplies 16-bit numbers, accumulates the products in float32, and rounds the sum. If each rank rounded its partial sum, a
+result would have the rounding errors of all of them. So ranks compute in float32, which represents the products exactly, and round the
+sum over the ranks.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _ROUNDED = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True)
 class Precision:
-    """How a linear layer is computed.
+    """The dtypes in which a linear layer is computed.
 
     Attributes
     ----------
     dtype : torch.dtype
-        Of its results, and of what its operands are rounded to.
+        Of the output, and of the operands.
     of_parts : torch.dtype
-        Of what a rank computes.
+        Of the partial results of a rank.
     autocast : bool
-        Whether operands are rounded for it.
+        Whether operands are cast to `dtype`.
     """
 
     dtype: torch.dtype

@@ -1,7 +1,7 @@
-"""A rank's part in what the cell trains where every rank has all of each batch: the cell is one process's, on each of them.
+"""Training in which every rank has all of each batch, and runs the cell as one process would.
 
-Loaders are those of one rank, so batches, and what is drawn to load and to compute them, are one process's. What the cell sees that spans
-the ranks is gradients of parameters alone.
+Loaders are not sharded, so batches and random numbers are those of one process. The only global tensors that the cell sees are gradients
+of sharded parameters.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class ReplicatedTraining(DataParallelTraining):
 
 
 def check_same(values: Any, what: str, memory: SharedMemory | None = None) -> None:
-    """Look whether ranks, all or those that `memory` connects, have the same numbers: some of each tensor. Collective.
+    """Check on a sample of each tensor that all ranks, or those that `memory` connects, have the same values. Collective.
 
     Raises
     ------
     UsageError
-        They have not.
+        They do not.
     """
     all_ranks_come()
     with torch._C.DisableTorchFunction(), torch.no_grad():

@@ -1,4 +1,4 @@
-"""Tensor parallelism on one rank: all ranks run the cell on whole batches, and each computes its columns of linear layers."""
+"""``--strategy tensor`` on an engine: all ranks run the cell on full batches, and each computes its shard of linear layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ AXIS = "tp"
 
 
 class TensorParallel(Zero3):
-    """Each rank has some columns of every large linear layer. What returns its parameters is what returns those of `zero3`."""
+    """Shards every large linear layer over the ranks. Parameters are returned as under `zero3`."""
 
     training = ReplicatedTraining
     _sharded: LayerTraining | None = None
@@ -39,7 +39,7 @@ class TensorParallel(Zero3):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Divide layers, until the end of the ``with`` block."""
+        """Shard layers in the ``with`` block."""
         memory, say = self._shared_memory(), self.context.reports.notes.say
         has_groups = self.context.mesh.degree(DATA_PARALLEL) > 1
         with DataParallel.installed(self):
@@ -66,7 +66,7 @@ class TensorParallel(Zero3):
                 yield
 
     def advise(self) -> None:
-        """Tell of a cell of which nothing was divided, and of names that it has not had."""
+        """Note that no layer was sharded, and patterns of ``--shard`` that have matched nothing."""
         if self._sharded is None:
             return
         if (message := self._sharded.store.named.unmatched()) is not None:
