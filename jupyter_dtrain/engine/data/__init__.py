@@ -1,1 +1,1 @@
-"""The batches of data loaders: each rank its part, in the order of one process, from any place on."""
+"""Batches of data loaders: each rank's share of them, in the order of a single process, resumable at any batch."""

@@ -1,4 +1,4 @@
-"""Whether two batches hold the same, and what a part of a batch is of the whole, whatever their structure."""
+"""Compare batches and parts of batches, of any structure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from .batch_layout import Path, children_of, has_attributes
 
 
 def compared(whole: Any, part: Any, total: int, where: slice) -> dict[Path, tuple[list[int | str], bool]] | None:
-    """Compare what a collate function made of all samples of a batch and of the samples `where`.
+    """Compare the collated full batch with the collated samples `where`.
 
     Returns
     -------
     dict or None
-        By path, what it may be as in :data:`Layout`, and whether the part is exactly a part of the whole. ``None``: the structures differ.
+        By path: candidate kinds as in :data:`Layout`, and whether the part equals a slice of the full batch. ``None``: the structures
+        differ.
     """
     found: dict[Path, tuple[list[int | str], bool]] = {}
     return found if _compare(whole, part, (), total, where, found) else None
@@ -43,7 +44,7 @@ def _compare(whole: Any, part: Any, path: Path, total: int, where: slice, found:
         )
     try:
         same = bool(whole == part)
-    except Exception:  # an object with an idea of its own of being equal
+    except Exception:  # the object has a custom `__eq__`
         same = False
     found[path] = (["same"] if same else []), same
     return True
@@ -68,7 +69,7 @@ def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def has_other_values(whole: Any, part: Any, total: int, where: slice) -> bool:
-    """Return whether a part has other numbers than the whole has there. Of other sizes (padding) its ranks find out themselves."""
+    """Return whether a part has other values than the full batch at the same place; parts of other sizes (padding) do not count."""
     if type(whole) is not type(part):
         return False
     if isinstance(whole, torch.Tensor | np.ndarray):

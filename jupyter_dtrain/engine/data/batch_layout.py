@@ -1,9 +1,9 @@
-"""What a loader yields, whatever its structure: how many samples, the rank's part of them, and how the cell sees it.
+"""Structure of a loader's batches: number of samples, the rank's part, and what the cell sees.
 
-PyTorch's own collate function puts samples along dim 0 of every tensor, and texts in lists. Where the user has a collate function
-nothing is taken for granted (time may come first, texts may be joined end to end): a :class:`Layout` says where the samples are. Tensors
-are cut and placed along that dim. What is not a tensor (texts, ids, boxes of different sizes) comes one entry per
-sample in a list; the ranks' lists are put together again, so the cell sees all of it.
+PyTorch's own collate function puts samples along dim 0 of every tensor, and strings in lists. With a collate function of the user's,
+nothing is assumed (time may come first, texts may be concatenated): a :class:`Layout` says where the samples are. Tensors are cut and
+placed along their batch dim. Other values (texts, ids, boxes of different sizes) come in lists with one entry per sample; the ranks' lists
+are all-gathered, so the cell sees all entries.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from ..user_frames import is_users_module
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic)
 
 Path = tuple[Any, ...]
-"""Where something is in a batch: keys and positions from the top."""
+"""Position of a value in a batch: keys and indices from the root."""
 
 Layout = Mapping[Path, int | Literal["entries", "same"]]
-"""What is where in a batch: a tensor with its samples along a dim, a list with an entry per sample, or what is the same for all samples."""
+"""By path: the batch dim of a tensor, ``"entries"`` for a list with one entry per sample, or ``"same"`` for a value of all samples."""
 
 
 class UnknownBatch(Exception):
-    """A batch holds something of which it cannot be said which part belongs to which sample."""
+    """A batch contains a value that cannot be assigned to samples."""
 
 
 def length_of(batch: Any, layout: Layout | None = None) -> int | None:
-    """Return the number of samples ``B``: the size of dim 0 of the first array, or of the dim in `layout`; ``None``: nothing says it."""
+    """Return the number of samples ``B``: the size of dim 0 of the first array, or of the dim in `layout`; ``None`` if unknown."""
     found: list[int] = []
 
     def one(path: Path, value: Any) -> Any:
@@ -54,7 +54,7 @@ def length_of(batch: Any, layout: Layout | None = None) -> int | None:
 
 
 def cut(batch: Any, part: slice, layout: Layout | None = None) -> Any:
-    """Return the samples `part` of a whole batch: ``(B, …)`` becomes ``(b, …)``, along the dim in `layout` where it is given."""
+    """Return the samples `part` of a full batch: ``(B, …)`` becomes ``(b, …)``, along the dim in `layout`, by default along dim 0."""
 
     def one(path: Path, value: Any) -> Any:
         dim = 0 if layout is None else layout.get(path)
@@ -66,18 +66,18 @@ def cut(batch: Any, part: slice, layout: Layout | None = None) -> Any:
 
 
 def placed(batch: Any, share: BatchShard, layout: Layout | None = None) -> Any:
-    """Return the rank's part of a batch as the cell is to see it: tensors placed, entries per sample complete.
+    """Return the rank's part of a batch as the cell sees it: tensors placed, lists complete.
 
-    Tensors ``(b, …)`` become shards of ``(B, …)``. Arrays of NumPy and lists with an entry per sample are all-gathered.
+    Tensors ``(b, …)`` become shards of ``(B, …)``. NumPy arrays and lists with an entry per sample are all-gathered.
 
     Raises
     ------
     UnknownBatch
-        There is something else in it.
+        The batch contains another type.
     """
     own, rows = share.num_samples, Shard(0, share)
     if layout is None and type(batch) in (list, tuple) and all(type(value) is torch.Tensor and value.dim() for value in batch):
-        return type(batch)(from_local(value, rows) for value in batch)  # what most loaders give
+        return type(batch)(from_local(value, rows) for value in batch)  # fast path for the most common batches
 
     def one(path: Path, value: Any) -> Any:
         dim = 0 if layout is None else layout.get(path)
@@ -99,10 +99,10 @@ def placed(batch: Any, share: BatchShard, layout: Layout | None = None) -> Any:
 
 
 def kinds_of(batch: Any, layout: Layout, total: int) -> list[Any] | None:
-    """Return what the ranks' parts of a batch must have in common, by place: types of numbers, and shapes without the dim of the samples.
+    """Return what all ranks' parts of a batch must agree on, by path: dtypes, and shapes without the batch dim.
 
-    ``None`` where the batch is not as `layout` says, or has not `total` samples at each place that has one per sample: as many rows as
-    samples may have been a chance in the batch that the layout is from.
+    ``None`` if the batch does not match `layout`, or does not have `total` samples everywhere: in the batch from which the layout was
+    learned, a size may have equaled the number of samples by chance.
     """
     found: dict[Path, Any] = {}
 
@@ -129,7 +129,7 @@ def kinds_of(batch: Any, layout: Layout, total: int) -> list[Any] | None:
 
 
 def has_attributes(value: Any) -> bool:
-    """Return whether a tensor has attributes that somebody has given it: of all of its samples, and lost where it is cut or copied."""
+    """Return whether a tensor has user-defined attributes, which describe all of its samples and are lost when it is cut or copied."""
     return type(value) is torch.Tensor and bool(value.__dict__)
 
 
@@ -137,7 +137,7 @@ def has_attributes(value: Any) -> bool:
 
 
 def children_of(value: Any) -> dict[Any, Any] | None:
-    """Return what a container holds by key, and its attributes beside that; ``None`` for what is none."""
+    """Return the entries of a container by key, with its attributes; ``None`` for anything else."""
     if isinstance(value, Mapping | list | tuple):
         entries = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
         return {**entries, **_attributes(value, entries)}
@@ -148,15 +148,15 @@ def children_of(value: Any) -> dict[Any, Any] | None:
 
 @dataclass(frozen=True)
 class Attribute:
-    """The key of what a dict or a list of a class of its own holds beside its entries: a ``batch_size``, the lengths of texts."""
+    """The key of an attribute of a dict or list subclass beside its entries: a ``batch_size``, the lengths of texts."""
 
     name: str
 
 
 def _attributes(value: Any, entries: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the attributes of a container that may say something of its samples, and are not where it keeps its `entries` itself.
+    """Return the attributes of a container that may describe its samples, except those that store its `entries`.
 
-    What the class of a library has for itself is left out: a tokenizer's batch keeps all that it was made from.
+    For a class of a library, private attributes are left out: a tokenizer's batch keeps everything that it was made from.
     """
     found = vars(value) if hasattr(value, "__dict__") else {}
     if found and not is_users_module(type(value).__module__):
@@ -180,13 +180,13 @@ def _rebuild(batch: Any, one: Callable[[Path, Any], Any], entries: Callable[[Any
     children = None if isinstance(batch, torch.Tensor | np.ndarray) or (layout and layout.get(path) == "same") else children_of(batch)
     if children is None:
         return one(path, batch)
-    if layout is None:  # PyTorch's own function takes attributes from the first sample
+    if layout is None:  # PyTorch's collate function copies attributes from the first sample
         children = {key: value for key, value in children.items() if not isinstance(key, Attribute)}
     mapped = {key: _rebuild(value, one, entries, layout, (*path, key)) for key, value in children.items()}
     attributes = {key.name: mapped.pop(key) for key in list(mapped) if isinstance(key, Attribute)}
     rebuilt: Any
     if isinstance(batch, MutableMapping):
-        rebuilt = copy.copy(batch)  # which may have attributes beside its entries, or want other arguments than these
+        rebuilt = copy.copy(batch)  # keeps attributes; the constructor may take other arguments
         rebuilt.update(mapped)
     elif isinstance(batch, Mapping):
         rebuilt = type(batch)(mapped)  # type: ignore[call-arg]

@@ -1,11 +1,11 @@
-"""Batches of a collate function of the user's: where the samples are in them, and whether a rank may load its own alone.
+"""Batches of user-defined collate functions: where their samples are, and whether a rank may load only its own.
 
-What such a function makes of a part of the samples need not be a part of what it makes of all: it pads to the longest, mixes
-samples, draws random numbers. So for the first batch both are made and compared. Where the part is exactly that, and the function's
-code has no word of anything else (``collate_words``), ranks load and collate their own samples from then on, and check for every batch that
-they have padded alike. Otherwise every rank collates the whole batch, as one process would, and keeps its part; and where even that
-cannot be cut (texts joined end to end), every rank computes on all of it. A function may also fail for a part of the samples (it
-arranges them by classes and shots, or wants pairs): a part that it refuses is no error, and decides as one that is no part of the whole.
+Such a function applied to some samples need not return a part of the full batch: it pads to the longest, mixes samples, draws random
+numbers. Therefore the first batch is collated in full and in part, and the results are compared. If the part equals a slice of the full
+batch, and the function's code names nothing suspicious (``collate_words``), ranks load and collate only their own samples, and check for
+every batch that they padded alike. Otherwise every rank collates the full batch, as a single process would, and keeps its part. If the
+batch cannot be cut either (concatenated texts), every rank computes on all of it. A function may fail for a part of the samples (it
+arranges them by class, or needs pairs): this is no error but counts as a part that does not match.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Agree = Callable[[Any], list[Any]]
 
 
 class CutAfterLoading(Exception):
-    """Batches of this loader have to be collated whole."""
+    """Batches of this loader must be collated in full on every rank."""
 
 
 class Collation:
@@ -41,18 +41,18 @@ class Collation:
     share : callable
         Returns the rank's share of a batch of a given size.
     agree : callable
-        Returns all ranks' values of what is given. A collective.
+        Returns all ranks' values of its argument. A collective.
     whole_draws : bool
-        Whether each rank is to collate all of a batch where samples are loaded or collated with random numbers.
+        Whether each rank must collate full batches if loading or collating draws random numbers.
     on_unknown : callable
-        Told of a later batch, in words, that cannot be split though the first one could.
+        Called with a description of a later batch that cannot be split although the first one could.
 
     Attributes
     ----------
     is_whole : bool
-        Each rank collates all of a batch.
+        Whether each rank collates full batches.
     draws : bool
-        It does so because random numbers are drawn.
+        Whether it does so because random numbers are drawn.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class Collation:
         self.is_whole = self.draws = False
 
     def local_shard(self, batch: Any, share: BatchShard, indices: Sequence[Any]) -> tuple[Any, BatchShard | None, Layout | None]:
-        """Return the rank's part of a batch, which it has loaded alone, and where its samples are.
+        """Return the rank's part of a batch, loaded by this rank alone, with its share and layout.
 
         Raises
         ------
         CutAfterLoading, UnknownBatch
-            At the first batch: the others must be loaded whole, or are not to be split.
+            At the first batch: the loader's batches must be loaded in full, or cannot be split.
         """
         if self._layout is None:
             self._learn(share, indices)
@@ -86,18 +86,18 @@ class Collation:
                 raise CutAfterLoading
         assert self._layout is not None
         if not self.is_whole:
-            loaded = share.loaded.stop - share.loaded.start  # fewer come out where the function leaves samples out
+            loaded = share.loaded.stop - share.loaded.start  # the batch has fewer if the function drops samples
             parts = self._agree(None if isinstance(batch, Refused) else kinds_of(batch, self._layout, loaded))
             self.is_whole = any(part is None or part != parts[0] for part in parts)
-        if self.is_whole:  # for what is left of this iteration, which has loaded parts; the next one loads whole batches
+        if self.is_whole:  # this iteration has loaded parts: fetch the full batch; the next iteration loads full batches
             return self.of_whole(self._collate(self._fetch(indices)))
         return batch, share, self._layout
 
     def of_whole(self, batch: Any) -> tuple[Any, BatchShard | None, Layout | None]:
-        """Return the rank's part of a whole batch, and where its samples are.
+        """Return the rank's part of a full batch, with its share and layout.
 
-        That is all of one without samples (``None``: all were left out), or with other things or other numbers of them than of samples.
-        All ranks have collated the same, so they decide alike.
+        A batch without samples (``None``: all were dropped), or that does not match the layout, is returned in full, without a share. All
+        ranks collated the same batch, so they decide alike.
         """
         assert self._layout is not None
         total = length_of(batch, self._layout)
@@ -110,7 +110,7 @@ class Collation:
         return cut(batch, share.loaded, self._layout), share, self._layout
 
     def of_probed(self, batch: Any) -> tuple[Any, BatchShard | None, Layout | None]:
-        """Return the rank's part of a whole batch that a :class:`Probe` has made, and where its samples are; all of one without."""
+        """Return the rank's part of a full batch from a :class:`Probe`, with its share and layout; the full batch if it cannot be cut."""
         found = None
         if isinstance(batch, Probed):
             batch, found = batch.batch, batch.found
@@ -123,7 +123,7 @@ class Collation:
         return self.of_whole(batch)
 
     def probe(self) -> Probe | None:
-        """Return what collates in place of the user's function, and learns how its batches can be cut; ``None``: that is known."""
+        """Return a replacement of the user's function that learns how its batches can be cut; ``None`` if that is known."""
         if self._layout is None and self._probe is None:
             self._probe = Probe(self._collate, self._share)
         return self._probe if self._layout is None else None
@@ -137,11 +137,11 @@ class Collation:
             keeper = keeper_of(self._collate)
             counters = None if keeper is None else Counters(keeper)
             whole = self._collate(list(samples))
-            if counters is not None:  # a function that counts its batches is to see each once, and all of it
+            if counters is not None:  # a function that counts batches must see each full batch once
                 counted = counters.have_changed()
                 counters.set()
             part = collated_if_possible(self._collate, samples[share.loaded])
-            found = compared(whole, part, share.total, share.loaded)  # None where the part was refused: all compute on whole batches
+            found = compared(whole, part, share.total, share.loaded)  # None if the part was refused: all ranks compute on full batches
             drew |= not RandomState.now().equals(random_state)
             random_state.set()
             for generator, state in zip(self._generators, states, strict=True):
@@ -149,7 +149,7 @@ class Collation:
         self._settle(found, drew=drew, counted=counted)
 
     def _settle(self, found: Found, *, drew: bool, counted: bool) -> None:
-        """Decide, with all ranks, where the samples are, from what each has found of its own part. A collective."""
+        """Decide the layout with all ranks, from what each has found in its own part. A collective."""
         of_ranks, drawn, counting = zip(*self._agree((found, drew, counted)), strict=True)
         layout: dict[Path, Any] = {}
         if any(other is None or list(other) != list(of_ranks[0]) for other in of_ranks):
@@ -161,7 +161,7 @@ class Collation:
             if possible[0] == "attributes":
                 raise UnknownBatch("tensor with attributes of its own")
             layout[path] = possible[0]
-            # What was the same for all samples of this batch need not be so in the next: a count of some of them, ``None`` for none.
+            # A value that all samples of this batch share may differ in the next: a count of some samples, or ``None`` for none.
             self.is_whole |= possible[0] == "same" or not all(other[path][1] for other in of_ranks)
         if not any(isinstance(kind, int) for kind in layout.values()) and "entries" not in layout.values():
             raise UnknownBatch("structure of its own")
@@ -176,5 +176,5 @@ class Collation:
 
 
 def is_default(loader: DataLoader[Any]) -> bool:
-    """Return whether samples are put together by PyTorch's own function, along dim 0."""
+    """Return whether `loader` uses PyTorch's own collate function, which stacks samples along dim 0."""
     return loader.collate_fn is torch.utils.data.default_collate

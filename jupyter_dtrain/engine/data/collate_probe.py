@@ -1,4 +1,4 @@
-"""A first look at what a collate function of the user does with samples: what a rank's part of a batch is of the whole."""
+"""Probe a user-defined collate function: compare the collated part of a rank with the full batch."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ from .batch_layout import Path
 from .fetch_state import FetchState
 
 Found = dict[Path, tuple[list[int | str], bool]] | None
-"""What a rank's part of a batch is of the whole; ``None``: not just a part."""
+"""Result of :func:`compared` for the rank's part; ``None``: not a part of the full batch."""
 
 
 class Refused:
-    """In the place of a batch: the collate function has failed for the rank's samples alone."""
+    """Stands for a batch: the collate function failed on the rank's samples alone."""
 
 
 def collated_if_possible(collate: Callable[[Any], Any], samples: Any) -> Any:
-    """Return what the user's function makes, or `Refused` where it fails: whether that is an error, all samples of the batch say."""
+    """Return the collated samples, or `Refused` if the function fails; the full batch shows whether that is an error."""
     try:
         return collate(samples)
-    except Exception:  # the whole batch shows it again, if it is one
+    except Exception:  # collating the full batch raises it again if it is an error
         return Refused()
 
 
 @dataclass
 class Probed:
-    """A whole batch, and what a part of its samples is of it."""
+    """A full batch, and the comparison of the rank's part with it."""
 
     batch: Any
     found: Found
 
     def pin_memory(self) -> Probed:
-        """Pin the batch, as a loader does."""
+        """Pin the batch, as a DataLoader does."""
         return Probed(pin_memory(self.batch), self.found)
 
 
 class Probe:
-    """Collates whole batches, and of the first one the rank's part as well, which leaves no trace: what it changes is put back.
+    """Collates full batches; for the first one, collates and compares the rank's part as well, and undoes the side effects of that.
 
-    For what remembers the samples that it was given: the batch cannot be loaded another time to learn from it.
+    Used for loaders that have side effects: their batches cannot be loaded a second time to learn from.
     """
 
     def __init__(self, collate: Callable[[Any], Any], share: Callable[[int], BatchShard]) -> None:
         self._collate, self._share, self._done = collate, share, False
 
     def __call__(self, samples: Any) -> Any:
-        """Return the whole batch, as `Probed` the first time."""
+        """Return the full batch, the first time as `Probed`."""
         if self._done:
             return self._collate(samples)
         self._done = True
@@ -70,7 +70,7 @@ class Probe:
         try:
             with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
                 return collated_if_possible(self._collate, copy.deepcopy(samples[share.loaded]))
-        except Exception:  # of what cannot be copied
+        except Exception:  # a sample cannot be copied
             return Refused()
         finally:
             state.restore()

@@ -1,8 +1,8 @@
-"""Whether what a collate function makes of a sample may depend on the others of the batch, told from the words in its code.
+"""Decide from the names in a collate function's code whether one sample may influence others of the batch.
 
-What it made of one batch says little of the next: a batch without an outlier is not scaled, one of equal lengths comes in order. So
-only a function without a word for a statistic, for an order or for random numbers is given a rank's own samples alone. A word too
-many costs time and no more: each rank then collates whole batches. Padding needs no word, for it is seen in each batch's shapes.
+One batch says little about the next: a batch without an outlier is not rescaled, one of equal lengths is not reordered. Therefore ranks
+collate their own samples alone only if the code names no statistic, order or random function. A false alarm only costs time: each rank
+then collates full batches. Padding needs no name, because it shows in the shapes of each batch.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OF_SETS = frozenset(("BUILD_SET", "SET_ADD", "SET_UPDATE"))
 
 
 def may_mix(collate: object) -> bool:
-    """Return whether the code of a collate function has a word of something that depends on several samples."""
+    """Return whether the code of a collate function names an operation that depends on several samples."""
     return call_uses(collate, lambda code, names: not _WORDS.isdisjoint(names) or _makes_sets(code))
 
 
 def may_draw(collate: object) -> bool:
-    """Return whether the code of a collate function has a word of random numbers."""
+    """Return whether the code of a collate function names a random function."""
     return call_uses(collate, lambda _, names: not _WORDS_OF_DRAWS.isdisjoint(names))
 
 

@@ -1,4 +1,4 @@
-"""Counters: numbers and texts that samplers, collate functions and what these belong to keep in their attributes between batches."""
+"""Counters: numbers and strings that samplers, collate functions and their owners keep in attributes between batches."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _PLAIN = int | float | str | None
 
 
 class Counters:
-    """The plain attributes of an object, as they are now."""
+    """A saved copy of an object's plain attributes."""
 
     def __init__(self, owner: Any) -> None:
         self._owner, self._values = owner, _plain_in(owner)
 
     def have_changed(self) -> bool:
-        """Return whether they are others now."""
+        """Return whether they have changed since."""
         return _plain_in(self._owner) != self._values
 
     def set(self) -> None:
-        """Make them the present ones."""
+        """Restore the saved attributes."""
         attributes = vars(self._owner)
         for name in _plain_in(self._owner).keys() - self._values.keys():
             del attributes[name]
@@ -28,7 +28,7 @@ class Counters:
 
 
 def keeper_of(function: Any) -> Any:
-    """Return what a collate function may keep attributes in: the object that it is a method of, or itself; ``None``: it has none."""
+    """Return the object in which a collate function may keep attributes: its instance or itself; ``None`` without a ``__dict__``."""
     while isinstance(function, partial):
         function = function.func
     keeper = function.__self__ if isinstance(function, MethodType) else function

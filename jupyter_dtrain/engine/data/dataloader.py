@@ -1,11 +1,10 @@
 """Data loaders that give a rank its share of every global batch.
 
-The user's loader stays what it is: same object, same length, same batches in the same order. Only what an iteration
-yields is cut. For map-style data the cut is made on the batch of *indices*, so a rank loads no sample that is not its
-own, with the user's sampler, workers and pinning; the sampler draws the numbers that it would have
-drawn on one process. What has no batches of indices (iterable data), and what is loaded with random numbers, is cut after loading: the
-loader's plan (:mod:`.loader_plan`) says which. What is in a batch is known where PyTorch's own function has collated it; :mod:`.collate`
-finds it out for another's.
+The user's loader is unchanged: same object, same length, same batches in the same order. Only the batches of an iteration are cut. For
+map-style data the batch of *indices* is cut, so a rank loads only its own samples, with the user's sampler, workers and pinning; the
+sampler draws the same numbers as in a single process. Batches without indices (iterable data) and batches whose loading draws random
+numbers are cut after loading: the loader's plan (:mod:`.loader_plan`) decides. The layout of a batch is known for PyTorch's own collate
+function, and learned by :mod:`.collate` for another.
 """
 
 from __future__ import annotations
@@ -34,47 +33,47 @@ from .worker_rng import can_live, iterate, living, set_living
 
 
 class ShardedLoaders:
-    """Splits the batches of loaders while the run says so.
+    """Splits the batches of loaders between the ranks.
 
     Parameters
     ----------
     share : callable
         Returns the rank's share of a batch of a given size.
     training : callable
-        Whether an iteration that starts now is for training.
+        Returns whether an iteration that starts now is for training.
     split_evaluation : callable
-        Whether another iteration that starts now is to be split as well.
+        Returns whether an iteration that starts now and is not for training is split too.
     together : int
-        How many batches of a loader make one of the run's.
+        Number of the loader's batches that form one batch of the run.
     place : callable
-        Returns the rank's part of a batch as the cell is to see it; raises `UnknownBatch` for one that cannot be split.
+        Returns the rank's part of a batch as the cell sees it; raises `UnknownBatch` for one that cannot be split.
     agree : callable, optional
-        Returns all ranks' values of what is given, a collective; ``None`` where there is one rank.
+        Returns all ranks' values of its argument, a collective; ``None`` if there is one rank.
     on_batch : callable
-        Told of every batch in training just before the cell gets it: its share (``None``: it is whole), its number from 1, and
-        how many there are (``None``: not known).
+        Called before the cell gets a training batch, with its share (``None``: not split), its number from 1, and the number of
+        batches (``None``: unknown).
     on_other : callable
-        Told of the share of every other batch, in evaluation.
+        Called with the share of every other batch, in evaluation.
     on_unknown : callable
-        Told the type in a batch that keeps a loader from being split.
+        Called with the type or structure in a batch that keeps a loader from being split.
     say : callable
-        Tells the user something.
+        Shows a message to the user.
     on_order : callable
-        Told on all ranks that the order of the samples of a loader that is split is about to be drawn.
+        Called on all ranks before the sample order of a split loader is drawn.
     streams : Streams, optional
-        Shares out the workers of iterable data; ``None`` where there is one rank.
+        Assigns the workers of iterable data to ranks; ``None`` if there is one rank.
     stream : LoadingStream, optional
-        What samples that are the rank's own draw from; ``None``: from the cell's.
+        Random stream for loading the rank's own samples; ``None``: the cell's.
     whole_draws : bool
-        Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
+        Whether random numbers drawn while loading must equal those of a single process, for which every rank loads full batches.
     on_training : callable, optional
-        Told of every loader that the cell trains on, and how many of its batches make one of the run's.
+        Called with every loader that the cell trains on, and `together`.
     on_drawn : callable, optional
-        Told the loader of every other batch, with the same number.
+        Called with the loader of every other batch, and `together`.
     cursors : IteratorLog, optional
-        Told of every iteration that begins, so that a run can go on in the midst of it.
+        Records every iteration that begins, so that a run can resume within it.
     checks : Checks, optional
-        Compares what ranks load alone with whole batches.
+        Compares what ranks load alone with full batches.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class ShardedLoaders:
         return LoaderIterator(cursor, self._batches(original, loader, cursor))
 
     def go_on(self, original: Make, cursor: IteratorState, loader: DataLoader[Any], begin: Begin) -> SplitBatches | WatchedBatches:
-        """Return the batches that are left of an iteration; `loader` lacks the others where its sampler can leave them out."""
+        """Return the remaining batches of an iteration; `loader` omits the earlier ones if its sampler can skip them."""
         set_living(cursor.loader, cursor.living)
         if cursor.draws_in_workers:
             self._plans.of(loader).draws = True
@@ -138,7 +137,7 @@ class ShardedLoaders:
 
         def begin_again(start: Callable[[], None], asked: SourceState | None = None) -> None:
             present = SourceState(cursor.loader)
-            begin(start)  # where the order is drawn as well
+            begin(start)  # draws the order as well
             batches.skip(to_load)
             present.set()
             if asked is not None:
@@ -161,7 +160,7 @@ class ShardedLoaders:
 
         def original(used: DataLoader[Any]) -> Any:
             if cursor.split and not can_live(cursor.loader):
-                return self._followed(make(used), cursor)  # what is split is looked at anyway
+                return self._followed(make(used), cursor)  # draws of split loaders are found elsewhere
             return self._followed(iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws), cursor)
 
         def on_other(share: BatchShard | None) -> None:
@@ -181,7 +180,7 @@ class ShardedLoaders:
         return FollowedStream(batches, cursor, self._plans.agree if cursor.split else None)
 
     def length(self, original: Callable[[DataLoader[Any]], int], loader: DataLoader[Any]) -> int:
-        """Return how many batches the run makes of those of `loader`; `original` is the loader's own ``__len__``."""
+        """Return the number of the run's batches in `loader`; `original` is the loader's own ``__len__``."""
         number = original(loader)
         return number if loader.batch_sampler is None or isinstance(loader.batch_sampler, JoinedBatches) else -(-number // self.together)
 

@@ -1,7 +1,7 @@
-"""Where the rank's parts of a loader's batches come from, by the way in which its plan divides them.
+"""Sources of the rank's parts of a loader's batches, for each way in which a plan divides them.
 
-What a loader does is learned at its first batch, in front of the cell: if that shows that all have to load it whole, the iteration begins
-again, from states that were noted before.
+A loader's behavior is learned at its first batch, before the cell gets it. If that shows that all ranks must load full batches, the
+iteration starts over from saved states.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Iteration:
     make : callable
         Makes the iterator of the loader, or of a copy of it.
     loader : DataLoader
-        With the run's batches.
+        The loader with the run's batches.
     plan : LoaderPlan
     cursor : IteratorState
     """
@@ -51,7 +51,7 @@ class Iteration:
         return Source(self.make, self.loader, as_it_is)
 
     def note_draws(self) -> None:
-        """Note whether what workers draw, or what their copies remember, is of this iteration: batches are then loaded to be left out."""
+        """Record in the cursor whether workers draw numbers or keep state, so that a resumed run must load skipped batches again."""
         self.cursor.draws_in_workers |= self.loader.num_workers > 0 and (self.plan.draws or self.plan.leaves_effects)
 
 
@@ -62,16 +62,16 @@ class DividedSources:
     ----------
     plans : LoaderPlans
     streams : Streams, optional
-        Shares out the workers of iterable data; ``None`` where there is one rank.
+        Assigns the workers of iterable data to ranks; ``None`` if there is one rank.
     stream : LoadingStream, optional
-        What samples that are the rank's own draw from; ``None``: from the cell's.
+        Random stream for loading the rank's own samples; ``None``: the cell's.
     """
 
     def __init__(self, plans: LoaderPlans, *, streams: Streams | None, stream: LoadingStream | None) -> None:
         self._plans, self._streams, self._stream = plans, streams, stream
 
     def source(self, iteration: Iteration) -> Source | Stream:
-        """Return where the rank's parts of batches come from."""
+        """Return the source of the rank's parts of batches."""
         match self._plans.divide(iteration.plan, iteration.loader):
             case Division.OWN_SAMPLES:
                 return self._own_samples(iteration)
@@ -123,7 +123,7 @@ class DividedSources:
         return Source(*_probing(iteration, plan.collation), plan.collation.of_probed)
 
     def _ask_all(self, iteration: Iteration, *, watch: bool) -> Callable[[bool, bool], None]:
-        """Return what finds out, at the first batch, whether any rank has left something behind to load it, or drawn random numbers."""
+        """Return a function that asks all ranks, at the first batch, whether loading it drew random numbers or left side effects."""
         plan = iteration.plan
 
         def ask(drew: bool, changed: bool) -> None:
@@ -141,7 +141,7 @@ class DividedSources:
         return ask
 
     def first(self, iteration: Iteration) -> FirstBatch | None:
-        """Return what to do with the first batch of a loader: remember that it can be split, or begin again with whole ones."""
+        """Return the handler of a loader's first batch, which records that it can be split or starts over; ``None`` if that is known."""
         loader, plan = iteration.loader, iteration.plan
         if plan.is_known:
             return None
@@ -165,7 +165,7 @@ class DividedSources:
         return FirstBatch(partial(SourceState, loader), decide)
 
     def _check(self, loader: DataLoader[Any], plan: LoaderPlan) -> Check | None:
-        """Return what looks at batches before they are loaded: those that every rank is to load whole are from then on."""
+        """Return a check of batches before loading, which may require that every rank loads full batches; ``None`` if not needed."""
         checks, collation = self._plans.checks, plan.collation
         if checks is None or not may_draw(loader):
             return None
@@ -180,7 +180,7 @@ class DividedSources:
         return check
 
     def _cut_if_possible(self, batch: Any) -> Loaded:
-        """Return the rank's part of a batch that cannot be loaded another time, or all of one that cannot be cut."""
+        """Return the rank's part of a batch that cannot be loaded twice, or the full batch if it cannot be cut."""
         try:
             return self._cut(batch)
         except UnknownBatch as error:
@@ -198,9 +198,9 @@ class DividedSources:
 
 
 def _probing(iteration: Iteration, collation: Collation) -> tuple[Make, DataLoader[Any]]:
-    """Return what makes the iterator of a loader that learns how its batches can be cut, until that is known, and the loader.
+    """Return an iterator factory and a loader that probe how batches can be cut, until that is known.
 
-    Workers that live on are those of one copy, and a loader that iterates by itself is no copy.
+    Persistent workers belong to one copy of the loader. A loader that iterates by itself is not copied.
     """
     make, loader, plan = iteration.make, iteration.loader, iteration.plan
     if loader.persistent_workers and plan.loading is not None:

@@ -1,8 +1,7 @@
-"""Rows of tensors, taken all at once: to take them one by one and stack them is a large part of a small model's step.
+"""Fetch rows of tensors in one operation: fetching and stacking them one by one is a large part of a small model's step.
 
-A `TensorDataset` (or a `Subset` of one) whose samples PyTorch's own function puts together gives, as a batch, rows of its tensors. They
-are the same numbers, in memory laid out alike, however they are taken. What is out of the ordinary (an index that is no number, a
-tensor with a graph) goes PyTorch's own way.
+A batch of a `TensorDataset` (or a `Subset` of one) with PyTorch's own collate function consists of rows of its tensors. Values and memory
+layout are the same either way. Unusual cases (an index that is not an int, a tensor with a graph) use PyTorch's own way.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from .own_iterators import iterates_itself
 
-# Copies of data loaders, in which something is another's: the user's own stay what they are.
+# Copies of data loaders with some attributes changed; the user's loaders stay unchanged.
 
 
 def copy_of(loader: DataLoader[Any], **changes: Any) -> DataLoader[Any]:
-    """Return a copy of `loader`, with these attributes changed and no iterator of its own yet."""
+    """Return a copy of `loader` with `changes` to its attributes and without an iterator."""
     made = copy.copy(loader)
-    # DataLoader forbids to set some of them after it was made; the copy has made nothing yet.
+    # DataLoader forbids setting some attributes after construction; the copy has no iterator yet, so setting them is safe.
     made.__dict__.update(changes, _iterator=None)
     return made
 
@@ -39,7 +38,7 @@ def has_rows(loader: DataLoader[Any]) -> bool:
 
 
 def taking_rows(make: Make) -> Make:
-    """Return `make`, a loader's own ``__iter__``, so that what are rows of tensors is taken at once in this process."""
+    """Return `make`, a loader's own ``__iter__``, changed to fetch rows of tensors in one operation if this process loads them."""
 
     def made(loader: DataLoader[Any]) -> Any:
         if loader.num_workers or loader.batch_sampler is None or not has_rows(loader) or iterates_itself(loader):
@@ -50,7 +49,7 @@ def taking_rows(make: Make) -> Make:
 
 
 class _Batch(list[torch.Tensor]):
-    """A batch that was taken at once."""
+    """A batch that was fetched in one operation."""
 
     @staticmethod
     def collate(samples: Any) -> Any:
@@ -58,7 +57,7 @@ class _Batch(list[torch.Tensor]):
 
 
 class _Rows:
-    """The data set of such a loader, for who asks it for batches."""
+    """The dataset of such a loader, for fetching whole batches."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -71,7 +70,7 @@ class _Rows:
             where = torch.tensor(rows)
             try:
                 return _Batch(tensor.index_select(0, where.to(tensor.device)) for tensor in dataset.tensors)
-            except (IndexError, RuntimeError):  # counted from the end, or an error of which PyTorch's own text is known
+            except (IndexError, RuntimeError):  # a negative index, or an error that PyTorch's own way raises
                 pass
         return [self._dataset[index] for index in indices]
 

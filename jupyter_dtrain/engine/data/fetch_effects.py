@@ -1,8 +1,8 @@
-"""Whether fetching samples leaves something behind: a cache that fills, a count, a printed line, the sample before, kept to be mixed.
+"""Whether fetching samples has side effects: a cache that fills, a count, a printed line, a previous sample kept for mixing.
 
-What a sample is, or what its loading leaves, then depends on all that were loaded before it in the same process, so each rank has to
-load what one process would. It is told from the code of the data set, of its transforms and of the collate function, and of what they
-call by name (:mod:`.stores`), as what is not done for the first samples may be done for later ones.
+A sample, or the side effect of loading it, then depends on all samples loaded before in the same process, so each rank must load what a
+single process would. This is decided from the code of the dataset, its transforms and the collate function, and of the functions that they
+call by name (:mod:`.stores`), because a side effect may be missing for the first samples and occur for later ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .stores import Writes, writes_of
 from .value_kinds import Kind
 
 _Cached = type(lru_cache(lambda: None))
-_MOST, _WIDTH = 2000, 64  # objects that are looked at, and of one container
+_MOST, _WIDTH = 2000, 64  # most objects visited, in total and of one container
 _PLAIN = (int, float, str, bytes, type(None), torch.Tensor, np.ndarray, np.generic, torch.dtype, torch.device)
 _ENTERED = frozenset(("__getitem__", "__getitems__", "__call__", "forward", "__iter__", "__next__", "__enter__", "__exit__", "__getattr__"))
 _WRITERS = frozenset(("__setitem__", "__delitem__", "__iadd__", "__next__", "__setattr__", "write"))
@@ -42,7 +42,7 @@ _OF_DATA_SETS = {"__getitem__": Kind.NEW, "__getitems__": Kind.NEW}
 
 
 def has_effects(loader: DataLoader[Any]) -> bool:
-    """Return whether fetching and collating samples of `loader` may change what is there before, print, or write files."""
+    """Return whether fetching and collating samples of `loader` may change existing objects, print, or write files."""
     if has_rows(loader):
         return False
     reached = _Reached()
@@ -52,7 +52,7 @@ def has_effects(loader: DataLoader[Any]) -> bool:
 
 
 def tells_others(loader: DataLoader[Any]) -> bool:
-    """Return whether what reads iterable data in a worker may print, or write to what processes share: all of it is one process's then."""
+    """Return whether reading iterable data in a worker may print or write to shared memory: one process must then read all of it."""
     reached = _Reached()
     reached.enter(loader.dataset)
     reached.collate(loader.collate_fn)
@@ -63,7 +63,7 @@ def tells_others(loader: DataLoader[Any]) -> bool:
 
 @dataclass(frozen=True)
 class _Called:
-    """A function of the user's that is called, and where its arguments come from."""
+    """A user-defined function that is called, and the kinds of its arguments."""
 
     function: FunctionType
     first: Kind
@@ -72,12 +72,12 @@ class _Called:
 
 @dataclass
 class _Reached:
-    """What is reached from a data set and a collate function."""
+    """Objects and functions reachable from a dataset and a collate function."""
 
     keeps_results: bool = False
-    """A function that remembers its results is called, a method of a list (``log = notes.append``), or a layer that keeps statistics."""
+    """A function that caches results, a bound method of a list (``log = notes.append``) or a layer that keeps statistics is called."""
     shares_memory: bool = False
-    """Something lies in memory that processes share: a tensor, an array, a ``multiprocessing.Value``."""
+    """A tensor, an array or a ``multiprocessing.Value`` lies in memory shared between processes."""
     called: dict[FunctionType, _Called] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     _pending: deque[Any] = field(default_factory=deque)
@@ -85,11 +85,11 @@ class _Reached:
     _kinds: set[type] = field(default_factory=set)
 
     def enter(self, value: object) -> None:
-        """Follow an object."""
+        """Add an object to visit."""
         self._pending.append(value)
 
     def collate(self, function: Any) -> None:
-        """Follow a collate function: it is given a new list, of samples that may be parts of what the data set holds."""
+        """Add a collate function, which receives a new list, of samples that may be parts of the dataset's own objects."""
         while isinstance(function, partial):
             self._pending.extend((*function.args, *function.keywords.values()))
             function = function.func
@@ -103,7 +103,7 @@ class _Reached:
         self.enter(function)
 
     def have_effects(self) -> bool:
-        """Return whether what is called changes something, all in all."""
+        """Visit everything; return whether a called function changes existing objects."""
         before = -1
         while self._pending or before < len(self.called):
             before = len(self.called)
@@ -127,7 +127,7 @@ class _Reached:
                 if is_users(value.__code__.co_filename):
                     self._call(value, Kind.GIVEN, Kind.GIVEN)
                 else:
-                    self._pending.extend(closed_over(value))  # a decorator's
+                    self._pending.extend(closed_over(value))  # the function that a decorator wraps
             case MethodType():
                 self._pending.extend((value.__self__, value.__func__))
             case BuiltinMethodType() | MethodWrapperType():
@@ -170,7 +170,7 @@ class _Reached:
                 self._pending.append(value)
 
     def _resolve(self) -> None:
-        """Add the methods whose names are used, of the classes that were met."""
+        """Add the used methods of all classes that were met."""
         for kind in list(self._kinds):
             for name, value in list(vars(kind).items()):
                 if name not in self.names and name not in _ENTERED and not (name in _MADE_WITH and kind.__name__ in self.names):
@@ -187,11 +187,11 @@ def _functions_in(value: object) -> Iterator[FunctionType]:
     for part in parts:
         if isinstance(part, FunctionType):
             yield part
-            yield from (inner for inner in closed_over(part) if isinstance(inner, FunctionType))  # that a decorator surrounds
+            yield from (inner for inner in closed_over(part) if isinstance(inner, FunctionType))  # wrapped by a decorator
 
 
 def _changes_its_own(method: Any) -> bool:
-    """Return whether a method that is called by another name writes into what it belongs to."""
+    """Return whether a bound built-in method modifies its owner."""
     owner, name = method.__self__, method.__name__
     return not isinstance(owner, ModuleType | type | None) and (name in MUTATING or name in _WRITERS)
 
@@ -199,13 +199,13 @@ def _changes_its_own(method: Any) -> bool:
 def _is_in_shared_memory(value: object) -> bool:
     if isinstance(value, np.ndarray):
         return shared_tensor(value) is not None
-    if isinstance(value, torch.Tensor):  # of a batch that the ranks share, named as what the data set reads of itself, too
+    if isinstance(value, torch.Tensor):  # a batch of the cell's is not shared, though a dataset's attribute may have its name
         return not isinstance(value, GlobalTensor) and is_in_shared_memory(value)
     return is_shared_value(value) or type(value).__module__.startswith("multiprocessing.")
 
 
 def _parts_of(value: object) -> Iterator[object]:
-    """Yield `value` and what it holds, if it is one of Python's containers."""
+    """Yield `value` and, if it is a list, tuple or dict, its items."""
     yield value
     if isinstance(value, list | tuple | dict):
         yield from islice(value.values() if isinstance(value, dict) else value, _WIDTH)
@@ -224,11 +224,11 @@ def _is_followed(value: object) -> bool:
         return True
     if isinstance(value, FunctionType | MethodType | partial | _Cached) or is_users_module(str(kind.__module__)):
         return kind.__module__ != "builtins" or isinstance(value, FunctionType)
-    return not isinstance(value, type) and callable(value) and hasattr(value, "__dict__")  # a library's transform
+    return not isinstance(value, type) and callable(value) and hasattr(value, "__dict__")  # a transform of a library
 
 
 def _is_given_what_it_changes(found: list[tuple[_Called, Writes]]) -> bool:
-    """Return whether a function that writes to its arguments may be given what was there before."""
+    """Return whether a function that writes to its arguments may be called with objects that existed before."""
     changing = {one.function.__name__ for one, writes in found if writes.given and Kind.GIVEN in (one.first, one.others)}
     if not changing:
         return False

@@ -1,7 +1,7 @@
-"""What fetching samples may change, as it is at one moment: to see whether it has changed, and to put it back.
+"""State that fetching samples may change: save it, compare it later, and restore it.
 
-It is compared and kept one level deep, object by object: attributes and items by identity, small tensors and arrays by value. Large ones
-are compared as far as PyTorch counts what is written to them, and are not put back.
+State is saved and compared one level deep for each object: attributes and items by identity, small tensors and arrays by value. Large
+tensors are compared by version counters only and are not restored.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from ...serialization.shared_values import is_shared_value
 from ..forward.containers import copy_of, is_same, refill
 from ..user_frames import is_users, is_users_module
 
-_MOST, _WIDTH, _LONGEST = 2000, 64, 1_000_000  # objects that are looked at; of one container; items of one that is copied
-_LARGE = 1 << 20  # bytes of a tensor or array from which on it is not copied
+_MOST, _WIDTH, _LONGEST = 2000, 64, 1_000_000  # most objects visited; visited in one container; items of a container that is copied
+_LARGE = 1 << 20  # most bytes of a tensor or array that is copied
 _PLAIN = (int, float, str, bytes, type(None), ModuleType, np.generic, torch.dtype, torch.device)
 _CONTAINERS = (list, dict, set, deque)
 _STREAMS = (io.StringIO, io.BytesIO, bytearray, array.array)
@@ -36,12 +36,12 @@ _MISSING = object()
 
 
 class FetchState:
-    """What is reached from a data set and a collate function, as it is now.
+    """Saved state reachable from a dataset and a collate function.
 
     Parameters
     ----------
     roots : object
-        What samples are loaded and collated with.
+        The objects with which samples are loaded and collated.
     """
 
     def __init__(self, *roots: object) -> None:
@@ -60,7 +60,7 @@ class FetchState:
                 pending.extend(self._note(value))
 
     def changed(self) -> bool:
-        """Return whether anything of it is another now."""
+        """Return whether any of the state has changed."""
         return (
             any(not is_same(holder, before) for holder, before in self._holders)
             or any(not _is_value(value, version, before) for value, version, before in self._numbers)
@@ -71,7 +71,7 @@ class FetchState:
         )
 
     def restore(self) -> None:
-        """Let all be as it was."""
+        """Restore the saved state."""
         for holder, before in self._holders:
             refill(holder, before)
         for value, version, before in self._numbers:
@@ -99,12 +99,12 @@ class FetchState:
                     setattr(kind, name, value)
 
     def _note(self, value: Any) -> Iterable[Any]:
-        """Note what is in `value`; return what is to be looked at beyond it."""
+        """Save the state of `value`; return the objects to visit next."""
         match value:
             case torch.Tensor():
                 small = value.layout == torch.strided and value.nbytes <= _LARGE
                 self._numbers.append((value, value._version if not value.is_inference() else 0, value.detach().clone() if small else None))
-            case _ if isinstance(value, _STREAMS) or is_shared_value(value):  # a file of the notebook's that is read is a copy of it here
+            case _ if isinstance(value, _STREAMS) or is_shared_value(value):  # includes in-memory copies of the notebook's open files
                 self._streams.append((value, items_of(value)))
             case np.ndarray():
                 if value.nbytes <= _LARGE and not value.dtype.hasobject and value.flags.writeable:
@@ -137,7 +137,7 @@ class FetchState:
         self._cells += ((cell, _content(cell)) for cell in cells)
         around = [_content(cell) for cell in cells]
         if not is_users(function.__code__.co_filename):
-            return [value for value in around if isinstance(value, FunctionType)]  # what a decorator surrounds
+            return [value for value in around if isinstance(value, FunctionType)]  # the function that a decorator wraps
         names = names_in(original_code(function.__code__) or function.__code__)
         used = {name: function.__globals__.get(name, _MISSING) for name in names if not name.startswith("__")}
         self._names.append((function.__globals__, used))
@@ -165,5 +165,5 @@ def _is_value(value: Any, version: int, before: Any) -> bool:
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # it has none yet
+    except ValueError:  # empty cell
         return _MISSING

@@ -1,11 +1,11 @@
-"""Iterable data that are read in this process: what is known of an iteration with each of its batches.
+"""Iterable data that this process reads: resuming within an iteration, and checking that all ranks read the same.
 
-A run that goes on in the midst of such an iteration reads again what was given out, from the state in which it began, which is exact where
-the data set gives the same rows again. That it does is looked at: the last batch given out before has to come again. Where a library's data
-set says where it is, and is known to go on there without a row lost or repeated (`Integration.position`), nothing is read again.
+A run that resumes within such an iteration reads the earlier batches again from the initial state, which is exact if the dataset returns
+the same rows again. This is checked: the last batch before the resume must come again. If a library's dataset reports its position and is
+known to continue there without losing or repeating a row (`Integration.position`), nothing is read again.
 
-Each rank reads all rows and keeps its part, so all have to read the same: data sets that divide themselves between the processes
-of a group would lose rows.
+Each rank reads all rows and keeps its part, so all ranks must read the same. A dataset that divides itself between the processes of a
+group would lose rows.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ...integrations.registry import position_in
 from .collate import Agree
 from .iteration_places import IteratorState
 
-_MOST = 64  # numbers at each end of a tensor that tell it from others
+_MOST = 64  # elements at each end of a tensor that go into its fingerprint
 _END, _FAILED = b"end", b"failed"
 
 
 def is_followed(loader: DataLoader[Any]) -> bool:
-    """Return whether the batches of `loader` are those of iterable data that this process reads."""
+    """Return whether this process reads the batches of `loader` from iterable data."""
     return isinstance(loader.dataset, IterableDataset) and not loader.num_workers
 
 
@@ -39,11 +39,11 @@ class FollowedStream:
     Parameters
     ----------
     batches : iterator
-        The loader's own.
+        The loader's own iterator.
     cursor : IteratorState
-        Of the iteration; one that goes on has the place.
+        State of the iteration; in a resumed one it has the dataset's position.
     agree : callable, optional
-        Returns all ranks' values of what is given, a collective; ``None`` where ranks need not read the same.
+        Returns all ranks' values of its argument, a collective; ``None`` if ranks need not read the same.
     """
 
     def __init__(self, batches: Any, cursor: IteratorState, agree: Agree | None) -> None:
@@ -89,7 +89,7 @@ class FollowedStream:
             return next(self._batches)
 
     def place(self) -> tuple[int, Any] | None:
-        """Return after how many batches the data set is where it says it is, and where; ``None``: not known."""
+        """Return the number of batches given out and the dataset's position after them; ``None`` if unknown."""
         if not self._has_begun:
             return self._place
         if self._position is None or self._given != self._cursor.taken:
@@ -102,7 +102,7 @@ class FollowedStream:
 
 
 def check_replayed(cursor: IteratorState, before: bytes | None, say: Callable[[str], None]) -> None:
-    """Say so where the last batch that was read again is not the one that was given out."""
+    """Warn if the last batch that was read again differs from the one before the resume."""
     if before is not None and cursor.stream is not None and cursor.stream.last not in (None, before):
         say(
             f"The loader's data set ({type(cursor.loader.dataset).__name__}) gave other rows when its first {cursor.taken} batches were "
@@ -111,7 +111,7 @@ def check_replayed(cursor: IteratorState, before: bytes | None, say: Callable[[s
 
 
 def fingerprint(batch: Any) -> bytes:
-    """Return what tells a batch from others: of tensors and arrays their shapes and some of their numbers, of all else its text."""
+    """Return a fingerprint of a batch: shapes, dtypes and some elements of tensors and arrays, and the repr of plain values."""
     found = blake2b(digest_size=16)
     for leaf in tree_leaves(batch):
         if isinstance(leaf, torch.Tensor):

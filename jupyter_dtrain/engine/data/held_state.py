@@ -1,9 +1,9 @@
-"""What an object holds that an iteration over it may change, at one moment, so that the same iteration can begin again.
+"""State that an iteration over an object may change, saved so that the same iteration can start over.
 
-Loaders, samplers and streams of the user's or of a library's own class draw their order when an iteration begins, from a generator that
-they hold, by an epoch that they count, from a list that they shuffle in place; streams keep where they are in an attribute, in a dict, in a
-reader that they hold. All of it is noted, object by object: attributes and items of containers by identity, random streams, small tensors
-and arrays and iterators by value. Data are not: an iteration changes none.
+Loaders, samplers and streams of user or library classes determine their order when an iteration begins: from a generator, an epoch
+counter, a list that they shuffle in place. Streams keep their position in an attribute, a dict or a nested reader. All of this is saved
+for each object: attributes and container items by identity; random streams, small tensors, arrays and iterators by value. Data are left
+out, since an iteration does not change them.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from ...serialization.python_reducers import attribute_holders
 from ..forward.containers import copy_of, refill
 from ..rng.generators import set_state, state_of
 
-_MOST, _WIDTH, _LONGEST = 100, 16, 100_000  # objects; parts of a container that are looked at; items of one that is kept
-_LARGE = 1 << 16  # bytes of a tensor or array from which on it is data, and no place in data
+_MOST, _WIDTH, _LONGEST = 100, 16, 100_000  # most objects visited; items visited in a container; items of a container that is saved
+_LARGE = 1 << 16  # most bytes of a tensor or array that is saved; larger ones are data
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _CONTAINERS = (list, dict, set, deque)
 _NUMBERS = (torch.Tensor, np.ndarray)
 _EMPTY: tuple[Any, ...] = ([], (), range(0), range(2**70), "", "é", b"")
 _ITERATORS: tuple[type, ...] = tuple(type(iter(empty)) for empty in _EMPTY)
 DATA = (Dataset, torch.nn.Module, *_NUMBERS, type)
-"""What no iteration over something else changes."""
+"""Types that an iteration over another object does not change."""
 
 
 class HeldState:
-    """What is reached from some objects, as it is now.
+    """Saved state reachable from some objects.
 
     Parameters
     ----------
     roots : iterable of object
-        Where to begin.
+        The first objects to visit.
     data : tuple of type
-        What is not looked into, unless it is a root.
+        Types that are not visited, except as roots.
     """
 
     def __init__(self, roots: Iterable[object], *, data: tuple[type, ...] = DATA) -> None:
@@ -59,7 +59,7 @@ class HeldState:
             pending.extend(self._note(value))
 
     def _note(self, value: Any) -> Iterable[Any]:
-        """Note what is in `value`; return what is to be looked at beyond it."""
+        """Save the state of `value`; return the objects to visit next."""
         if isinstance(value, _NUMBERS):
             if value.nbytes <= _LARGE and _is_writable(value):
                 self._numbers.append((value, value.detach().clone() if isinstance(value, torch.Tensor) else value.copy()))
@@ -78,7 +78,7 @@ class HeldState:
         return list(attributes.values())
 
     def set(self) -> None:
-        """Make it the present one."""
+        """Restore the saved state."""
         for value, attributes in self._attributes:
             for holder in attribute_holders(value):
                 for name, part in attributes.items():
@@ -99,7 +99,7 @@ _KEPT: tuple[type, ...] = (*_PLAIN, *_CONTAINERS, *_NUMBERS, *_ITERATORS)
 
 
 def _kept(part: Any) -> Any:
-    """Return what stands for an attribute: an iterator's copy gives what that gives from here on."""
+    """Return the value to save for an attribute: for an iterator a copy, which yields the same items from here on."""
     return copy.copy(part) if isinstance(part, _ITERATORS) else part
 
 

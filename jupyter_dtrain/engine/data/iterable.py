@@ -1,9 +1,8 @@
-"""Iterable data with workers: each worker belongs to one rank, which hands the others their part of its batches.
+"""Iterable data with workers: each worker belongs to one rank, which sends the other ranks their parts of its batches.
 
-A batch of iterable data comes whole from one worker, and the loader takes the workers in turn. So the batches of one process,
-in their order, need each worker once: its stream is read by one rank alone, with the worker's number and seed, and what the
-other ranks need of a batch goes to them. Without workers the data set reads in the cell's own process, with its random numbers;
-there every rank reads all.
+A batch of iterable data comes from one worker, and the loader takes the workers in turn. To get the batches of a single process in the same
+order, each worker must run once: one rank runs it, with the worker's number and seed, and sends the other ranks their parts of each batch.
+Without workers, the dataset reads in the cell's own process with its random numbers, and every rank reads everything.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _END, _UNKNOWN, _FAILED = "end", "unknown", "failed"
 
 
 class Streams:
-    """Shares out the workers of loaders of iterable data.
+    """Assigns the workers of loaders of iterable data to ranks.
 
     Parameters
     ----------
@@ -44,7 +43,7 @@ class Streams:
 
     @staticmethod
     def can_share_out(loader: DataLoader[Any]) -> bool:
-        """Return whether the workers of `loader` can be those of different ranks."""
+        """Return whether different ranks can run the workers of `loader`."""
         return (
             loader.num_workers > 0
             and isinstance(loader.dataset, IterableDataset)
@@ -54,18 +53,18 @@ class Streams:
         )
 
     def own_workers(self, loader: DataLoader[Any]) -> dict[int, DataLoader[Any]]:
-        """Return a loader for each worker of `loader` that is this rank's, by the worker's number."""
-        # As the loader's own iterator does; the loaders made here draw from a generator of theirs.
+        """Return a loader for each worker of `loader` that belongs to this rank, by the worker's number."""
+        # Draw the seed as the loader's own iterator does; the loaders made here have a generator of their own.
         seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
         numbers = [number for number in range(loader.num_workers) if self.owner(number) == self._rank]
         return {number: _with_one_worker(loader, number, seed) for number in numbers}
 
     def owner(self, worker: int) -> int:
-        """Return the rank that has a worker."""
+        """Return the rank that runs a worker."""
         return worker % len(self._shares(0))
 
     def hand_out(self, worker: int, batch: Any) -> Any:
-        """Return the rank's part of a batch that the owner of `worker` has. A collective."""
+        """Return the rank's part of a batch, which the owner of `worker` scatters. A collective."""
         owner = self.owner(worker)
         return Exchange.scattered(self._parts(batch) if owner == self._rank else None, owner)
 
@@ -78,12 +77,12 @@ class Streams:
         total = length_of(batch)
         if total is None:
             return [(_UNKNOWN, type(batch).__name__)] * len(shares)
-        # Pickled, a part of a tensor would take all of it along.
+        # Copy the parts: pickling a view would include its whole storage.
         return [(share, _copied(cut(batch, share.loaded))) for share in self._shares(total)]
 
 
 class Stream:
-    """Where the batches of one iteration come from: a worker after the other, each until it has no more.
+    """Source of one iteration's batches: from the workers in turn, each until it is exhausted.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ class Stream:
         The loader's own ``__iter__``.
     loader : DataLoader
     own_workers : callable
-        Returns a loader for each worker that is this rank's, by the worker's number: new ones, or those whose workers live on.
+        Returns a loader for each worker of this rank, by the worker's number: new loaders, or those with persistent workers.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Stream:
             own: Exception | None = None
             try:
                 batch = next(self._batches[worker], _END) if worker in self._batches else None
-            except Exception as error:  # of the worker: all ranks raise it
+            except Exception as error:  # the worker failed: all ranks raise its error
                 batch = own = error
             found, part = self._streams.hand_out(worker, batch)
             if found == _FAILED:
@@ -142,9 +141,9 @@ def _with_one_worker(loader: DataLoader[Any], number: int, seed: int) -> DataLoa
 
 
 class _AsWorker:
-    """Makes the only worker of a loader one of several: with the number and the seeds that it has among them.
+    """Gives the only worker of a loader the number and the seeds of one of several workers.
 
-    A class and not a function inside of another: where workers are spawned, it is pickled.
+    A class and not a nested function, because it is pickled for workers that are spawned.
     """
 
     def __init__(self, number: int, num_workers: int, seed: int, then: Callable[[int], None] | None) -> None:

@@ -1,4 +1,4 @@
-"""Where an iteration over a loader is: what a snapshot has of it, and what is passed over where it goes on."""
+"""Positions of iterations over loaders: what a snapshot saves of them, and how a resumed iteration skips batches."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from .worker_rng import WorkerStates
 
 
 class SourceState:
-    """The states of all that may decide on a loader's batches, at one moment: random streams, and counters.
+    """Saved states of everything that may determine a loader's batches: random streams and counters.
 
     Parameters
     ----------
     loader : DataLoader
     deep : bool
-        Whether an iteration over iterable data may be begun again from here, and not only go on: all that the data set holds counts
-        then. In the midst of one, what its `__iter__` has in variables and what it holds are one, and are left as they are.
+        Whether an iteration over iterable data may start over from here: then all state of the dataset is saved. Within an iteration this
+        is not possible, because the state also lies in variables of a running ``__iter__``.
     """
 
     def __init__(self, loader: DataLoader[Any], *, deep: bool = False) -> None:
@@ -50,7 +50,7 @@ class SourceState:
             if owner is not loader:
                 self._counters.append(Counters(owner))
         self._held: HeldState | None = None
-        if isinstance(loader.dataset, IterableDataset):  # its own `__iter__` counts: an epoch, where it is
+        if isinstance(loader.dataset, IterableDataset):  # its `__iter__` may keep counters: an epoch, a position
             self._counters.append(Counters(loader.dataset))
             if deep and not loader.num_workers:
                 self._held = HeldState([loader.dataset], data=(torch.nn.Module, type))
@@ -58,7 +58,7 @@ class SourceState:
         self._collate = None if keeper is None else Counters(keeper)
 
     def set(self) -> None:
-        """Make it the present one."""
+        """Restore the saved states."""
         self._random_state.set()
         vars(self._loader).update(self._beginning)
         for stream, state in self._streams:
@@ -70,7 +70,7 @@ class SourceState:
         self.set_collate()
 
     def set_collate(self) -> None:
-        """Let what samples are loaded and collated with be as it was: they may have been since, to learn from."""
+        """Restore the state that loading and collating samples uses, which may have been changed by learning."""
         for generator, state in self._generators:
             set_state(generator, state)
         if self._collate is not None:
@@ -78,41 +78,42 @@ class SourceState:
 
 
 class Stream(Protocol):
-    """What reads the iterable data of an iteration in this process."""
+    """Reads the iterable data of an iteration in this process."""
 
     last: bytes | None
     """Fingerprint of the last batch."""
 
     def place(self) -> tuple[int, Any] | None:
-        """Return after how many batches the data are where they say they are, and where; ``None``: not known."""
+        """Return the number of batches given out and the data's position after them; ``None`` if unknown."""
 
 
 @dataclass
 class IteratorState:
-    """Where one iteration over a loader is.
+    """Position of one iteration over a loader.
 
     Attributes
     ----------
+    loader : DataLoader
     training, split : bool
-        What the iteration was begun for.
+        The purpose of the iteration, and whether its batches are split.
     start : SourceState
-        When the iteration began.
+        State when the iteration began.
     first : SourceState, optional
-        When the first batch was asked for: loaders without workers draw their order then.
+        State when the first batch was requested: loaders without workers draw their order then.
     taken : int
-        Batches given out.
+        Number of batches given out.
     finished : bool
-        There was no other batch.
+        Whether the iteration is exhausted.
     draws_in_workers : bool
-        Workers draw random numbers for samples, so batches are loaded to be left out.
+        Whether workers draw random numbers for samples, so that skipped batches must be loaded.
     living : WorkerStates, optional
-        What is known of workers that were there when the iteration began.
+        State of the persistent workers when the iteration began.
     last : bytes, optional
-        Fingerprint of the last batch given out, of iterable data that this process reads.
+        Fingerprint of the last batch given out, for iterable data that this process reads.
     place : (int, object), optional
-        Where these said they were, and after how many batches.
+        Position of such data, after the number of batches that comes first.
     stream : Stream, optional
-        What reads them now.
+        The current reader of such data.
     """
 
     loader: DataLoader[Any]
@@ -135,29 +136,29 @@ class IteratorState:
 
     @property
     def num_to_load(self) -> int:
-        """How many batches have to be loaded to be left out."""
+        """Number of batches that must be loaded to be skipped."""
         return self.taken if self.has_to_load and (self.place is None or self.place[0] != self.taken) else 0
 
     @property
     def has_to_load(self) -> bool:
-        """Whether batches have to be loaded to be left out."""
+        """Whether batches must be loaded to be skipped."""
         return self.draws_in_workers or isinstance(self.loader.dataset, IterableDataset) or iterates_itself(self.loader)
 
 
 class Skipping:
-    """A sampler that leaves out the first of what another gives.
+    """A sampler without the first items of another.
 
     Parameters
     ----------
     sampler : iterable
     num : int
-        How many are left out.
+        Number of items to skip.
     """
 
     def __init__(self, sampler: Any, num: int) -> None:
         self._sampler = sampler
         self._num = num
-        self._next: _Rest | None = None  # the iteration that begins
+        self._next: _Rest | None = None  # the iteration that begins next
 
     def __iter__(self) -> _Rest:
         rest = self._next
@@ -167,7 +168,7 @@ class Skipping:
         return rest
 
     def draw(self) -> None:
-        """Draw the order of the iteration that begins now, and not when its first item is asked for."""
+        """Draw the order of the next iteration now, and not when its first item is requested."""
         if self._next is None or self._next.has_begun:
             self._next = _Rest(self._sampler, self._num)
         self._next.draw()
@@ -180,7 +181,7 @@ class Skipping:
 
 
 class _Rest:
-    """What is left of an iteration over a sampler."""
+    """The remaining items of an iteration over a sampler."""
 
     def __init__(self, sampler: Any, num: int) -> None:
         self._items = iter(sampler)
@@ -211,7 +212,7 @@ class _Rest:
 
 
 def skipping(cursor: IteratorState, together: int) -> tuple[DataLoader[Any], Skipping | None]:
-    """Return a loader without the batches that were given out; ``None`` for its sampler where they have to be loaded to be left out."""
+    """Return a loader that skips the batches given out, and its sampler; the loader itself and ``None`` if they must be loaded."""
     loader, num = cursor.loader, cursor.taken * together
     if cursor.has_to_load:
         return loader, None
@@ -221,7 +222,7 @@ def skipping(cursor: IteratorState, together: int) -> tuple[DataLoader[Any], Ski
 
 
 def go_on(cursor: IteratorState) -> Any:
-    """Return the batches that are left of an iteration. Random streams are then as they were when these had been given out."""
+    """Return the remaining batches of an iteration, with random streams as they were when the earlier batches had been given out."""
     run = current_run.loaders
     together = 1 if run is None else run.together
     loader, sampler = skipping(cursor, together)
@@ -229,7 +230,7 @@ def go_on(cursor: IteratorState) -> Any:
     def start(make: Callable[[], Any]) -> Any:
         cursor.start.set()
         made = make()
-        if sampler is not None and cursor.first is not None and not loader.num_workers:  # workers are told at once what to load
+        if sampler is not None and cursor.first is not None and not loader.num_workers:  # with workers, the order is drawn at once
             cursor.first.set()
             sampler.draw()
         return made
@@ -244,5 +245,5 @@ def go_on(cursor: IteratorState) -> Any:
 
 
 def passes_on(filename: str) -> bool:
-    """Return whether a caller in this file takes batches without a look at them: this project, and progress bars."""
+    """Return whether a caller in this file passes batches on without using them: this project, and progress bars."""
     return is_ours(filename) or "tqdm" in Path(filename).parts

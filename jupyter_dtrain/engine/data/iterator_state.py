@@ -1,8 +1,7 @@
-"""Where iterations over data loaders are, so that they can go on in another process.
+"""Iterations over data loaders that can resume in another process.
 
-A loader's order of samples is drawn when an iteration begins, from random streams whose states are noted then. To go on,
-the streams get those states for a moment, the same order is drawn, and what was given out is skipped on the batches of
-*indices*: no sample is loaded for it.
+A loader's sample order is drawn when an iteration begins, from random streams whose states are saved then. To resume, the streams are set
+to those states temporarily, the same order is drawn, and the batches of *indices* already used are skipped: no sample is loaded for them.
 """
 
 from __future__ import annotations
@@ -21,12 +20,13 @@ class LoaderIterator:
 
     Parameters
     ----------
+    cursor : IteratorState
     batches : iterator, optional
-        The batches that come now; ``None``: the iteration is gone on with when it is asked for a batch.
+        The remaining batches; ``None``: the iteration resumes when a batch is requested.
     pretended : int
-        For so many batches, which were given out before, only the number matters: while a loop's iterable is made again.
+        Number of batches, given out before a resume, that are only counted while the loop's iterable is rebuilt.
     log : IteratorLog, optional
-        Who is told if they have to be loaded again after all.
+        Notified if these batches must be loaded after all.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LoaderIterator:
             if passes_on(sys._getframe(1).f_code.co_filename):
                 self._pretended -= 1
                 return None
-            # The user's own code wants to see the batches.
+            # User code consumes these batches: load them again from the start.
             self._pretended, cursor.taken, cursor.finished = 0, 0, False
             if self._log is not None:
                 self._log.put_back(SourceState(cursor.loader))
@@ -66,18 +66,18 @@ class LoaderIterator:
             cursor.finished = True
             raise
         except Exception:
-            cursor.taken += 1  # the next one is that behind it
+            cursor.taken += 1  # a failed batch counts as given out
             raise
         cursor.taken += 1
         return batch
 
     @property
     def taken(self) -> int:
-        """Batches that were given out."""
+        """Number of batches given out."""
         return self._cursor.taken
 
     def __len__(self) -> int:
-        return len(self._cursor.loader) if self._batches is None else len(self._batches)  # type: ignore[arg-type]  # those of loaders have one
+        return len(self._cursor.loader) if self._batches is None else len(self._batches)  # type: ignore[arg-type]  # iterators of loaders have a length
 
     def __reduce__(self) -> Any:
         return LoaderIterator, (copy.copy(self._cursor),)
@@ -87,23 +87,23 @@ Begin = Callable[[Callable[[], Any]], Any]
 
 
 class Batches(Protocol):
-    """Batches of a loader as a run gives them to the cell."""
+    """A loader's batches as a run gives them to the cell."""
 
     def __next__(self) -> Any:
-        """Return the next one."""
+        """Return the next batch."""
 
     def __len__(self) -> int:
-        """Return how many there are from the beginning."""
+        """Return the total number of batches, from the beginning."""
 
 
 class IteratorLog(Protocol):
-    """Who is told of iterations over loaders."""
+    """Tracks iterations over loaders."""
 
     def note(self, cursor: IteratorState) -> None:
-        """Take note of an iteration that begins."""
+        """Record an iteration that begins."""
 
     def restored_state(self) -> IteratorState | None:
-        """Return where the iteration that begins was when a snapshot was taken, if it is one of then."""
+        """Return the saved position of the iteration that begins, if a snapshot contains it."""
 
     def put_back(self, moment: SourceState) -> None:
-        """Make `moment` the present one when all is as it was."""
+        """Restore `moment` after everything else has been restored."""

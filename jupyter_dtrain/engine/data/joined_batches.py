@@ -1,4 +1,4 @@
-"""Batches of a loader put together, as many as are one step's: for a `batch_size` that is each rank's own."""
+"""Join several batches of a loader into the batch of one step, for a `batch_size` that is meant per rank."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ def with_batches(loader: DataLoader[Any], batches: Any) -> DataLoader[Any]:
 class JoinedBatches:
     """A batch sampler that joins every `together` batches of another; the last one may have fewer.
 
-    ``iter()`` of the other is taken at once, as PyTorch does before it draws the loader's seed, and not with the first batch: it may draw.
+    ``iter()`` of the other is called at once and not with the first batch, because it may draw random numbers and PyTorch calls it before
+    it draws the loader's seed.
     """
 
     def __init__(self, batches: Any, together: int) -> None:

@@ -1,7 +1,7 @@
-"""How the batches of each loader are divided between the ranks: one plan for a loader, made of what was learned at its first batch.
+"""How each loader's batches are divided between the ranks: one plan for each loader, learned at its first batch.
 
-A plan lives as long as its loader, over all iterations of a cell. It is begun anew where the loader has got another collate function.
-Workers that live on go on with the function that they have, and with their plan.
+A plan lasts as long as its loader, over all iterations of a cell. A new collate function starts a new plan, except that persistent workers
+keep their function, and with it their plan.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ class LoaderPlan:
     Attributes
     ----------
     collate_fn : callable
-        The loader's, which all the rest is known of.
+        The loader's collate function, for which the plan holds.
     joined : DataLoader, optional
-        A copy of the loader each of whose batches is several of its own; ``None``: none is needed.
+        A copy of the loader whose batches each join several of its own; ``None`` if not needed.
     loading : DataLoader, optional
-        The copy that loads what this rank is to load; where workers live on, they are those of this one.
+        The copy that loads this rank's samples, and owns persistent workers.
     own_workers : dict of int to DataLoader, optional
-        By worker, the copies that have this rank's workers, where these live on.
+        By worker: the copies that run this rank's persistent workers.
     collation : Collation, optional
-        Where the samples are in a batch of a collate function of the user's.
+        The batch layout of a user-defined collate function.
     is_known : bool
-        A batch has been divided, so the others can be.
+        Whether a batch has been divided, so that the others can be.
     is_full : bool
-        Batches cannot be cut.
+        Whether batches cannot be cut.
     draws : bool
-        Samples are loaded with random numbers.
+        Whether loading samples draws random numbers.
     leaves_effects : bool
-        To load a batch leaves something behind, or the loader iterates by itself: each rank loads what one process would.
+        Whether loading has side effects, or the loader iterates by itself: each rank loads what a single process would.
     """
 
     collate_fn: Callable[[Any], Any]
@@ -70,16 +70,16 @@ class LoaderPlan:
 
 
 class Checks(Protocol):
-    """Who compares what ranks load alone with whole batches."""
+    """Compares what ranks load alone with full batches."""
 
     def needs_whole(self, loader: DataLoader[Any]) -> bool:
-        """Return whether it is known that a loader's batches are not to be loaded by parts."""
+        """Return whether a loader's batches are known to require loading in full."""
 
     def differs(self, loader: DataLoader[Any], indices: Any, share: BatchShard) -> bool:
-        """Look at a batch that is about to be loaded; return whether every rank has to load all of it."""
+        """Check a batch that is about to be loaded; return whether every rank must load all of it."""
 
     def undo(self, loader: DataLoader[Any]) -> None:
-        """Let all be as it was before the batch of which :meth:`differs` said so."""
+        """Undo the effects of the batch for which :meth:`differs` returned true."""
 
 
 class LoaderPlans:
@@ -88,17 +88,17 @@ class LoaderPlans:
     Parameters
     ----------
     together : int
-        How many batches of a loader make one of the run's.
+        Number of the loader's batches that form one batch of the run.
     share : callable
         Returns the rank's share of a batch of a given size.
     agree : callable, optional
-        Returns all ranks' values of what is given, a collective; ``None`` where there is one rank.
+        Returns all ranks' values of its argument, a collective; ``None`` if there is one rank.
     whole_draws : bool
-        Whether random numbers that are drawn to load samples are those of one process, for which every rank loads whole batches.
+        Whether random numbers drawn while loading must equal those of a single process, for which every rank loads full batches.
     checks : Checks, optional
-        Compares what ranks load alone with whole batches.
+        Compares what ranks load alone with full batches.
     on_unknown : callable
-        Told, in words, of what keeps a batch from being split.
+        Called with a description of what keeps a batch from being split.
     """
 
     def __init__(
@@ -116,24 +116,24 @@ class LoaderPlans:
         self._plans: IdentityMap[LoaderPlan] = IdentityMap()
 
     def of(self, loader: DataLoader[Any]) -> LoaderPlan:
-        """Return the plan of `loader`, the cell's own and no copy of it."""
+        """Return the plan of `loader`, which must be the cell's own and not a copy."""
         plan = self._plans.get(loader)
         if plan is None or (plan.collate_fn != loader.collate_fn and not loader.persistent_workers):
             plan = self._plans.set(loader, LoaderPlan(loader.collate_fn))
         return plan
 
     def with_joined_batches(self, plan: LoaderPlan, loader: DataLoader[Any]) -> DataLoader[Any]:
-        """Return `loader`, or its copy with the run's batches where each of these is several of the loader's."""
+        """Return `loader`, or its copy with joined batches if each batch of the run joins several of the loader's."""
         if self._together == 1 or loader.batch_sampler is None:
             return loader
         if plan.joined is None:
             plan.joined = with_batches(loader, JoinedBatches(loader.batch_sampler, self._together))
-            if loader.batch_size is not None:  # the length of iterable data is reckoned from it
+            if loader.batch_size is not None:  # the length of iterable data is computed from it
                 plan.joined.__dict__["batch_size"] = loader.batch_size * self._together
         return plan.joined
 
     def divide(self, plan: LoaderPlan, loader: DataLoader[Any]) -> Division:
-        """Return how the batches of an iteration over `loader` that begins now are divided. All ranks come to the same."""
+        """Return how the batches of an iteration over `loader` that begins now are divided. The result is the same on all ranks."""
         if plan.is_full:
             return Division.FULL
         if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
@@ -151,7 +151,7 @@ class LoaderPlans:
         return Division.CUT if plan.draws and plan.collation is None and self.agree is not None else Division.OWN_SAMPLES
 
     def _divide_loaded(self, plan: LoaderPlan, loader: DataLoader[Any]) -> Division:
-        """Return how batches without indices are divided: when they are there."""
+        """Return how batches without indices are divided after loading."""
         if (
             self.agree is not None
             and not iterates_itself(loader)
@@ -161,7 +161,7 @@ class LoaderPlans:
             return Division.OWN_WORKERS
         if self.agree is None or (is_default(loader) and loader.batch_sampler is not None):
             return Division.CUT
-        plan.is_full = True  # one batch does not say where its samples are
+        plan.is_full = True  # one batch does not tell where samples are
         self.on_unknown("structure of its own")
         return Division.FULL
 

@@ -1,4 +1,4 @@
-"""What functions and methods do, by their names: those of Python, NumPy, PyTorch and of what loads images and tables."""
+"""Effects of functions and methods by name, for Python, NumPy, PyTorch and libraries that load images and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = _words(
     "to_feather to_parquet to_pickle tofile touch unlink write_bytes write_image write_text"
 )
 ANYTHING = _words("eval exec globals locals vars")
-# Their results are new; of what the user's own functions and all others return nothing is known.
+# These return new objects; for user-defined and all other functions nothing is known.
 MAKES = _words(
     "abs all any arange array astype basename bool cat ceil clamp clip clone concat concatenate convert cos crop decode "
     "deepcopy dirname empty empty_like encode endswith exists exp eye find float FloatTensor floor format fromarray "
@@ -35,5 +35,5 @@ MAKES = _words(
 MAKES_OUTSIDE = _words(
     "Counter OrderedDict copy defaultdict deque dict enumerate filter frozenset list map reversed set sorted split tuple zip"
 )
-CHOOSES = _words("max min sum")  # of Python's own: one of what they are given
+CHOOSES = _words("max min sum")  # Python's functions that return one of their arguments
 PLAIN_ATTRIBUTES = _words("device dtype itemsize ndim shape")

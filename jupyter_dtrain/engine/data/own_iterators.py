@@ -1,8 +1,8 @@
-"""Loaders that are made from PyTorch's and iterate by themselves: torchdata's ``StatefulDataLoader``.
+"""Subclasses of PyTorch's DataLoader with their own iteration: torchdata's ``StatefulDataLoader``.
 
-Its iterator goes by the loader's attributes as PyTorch's does, and says in ``state_dict()`` where it is. So it is the loader's own that
-loads, whole batches on each rank, which cut them; and a run that goes on in the midst of an epoch has it load the batches before once more.
-Other classes that override ``__iter__`` are iterables as any other: see :mod:`..resume.loop_iterators`.
+Its iterator uses the loader's attributes as PyTorch's does, and reports its position in ``state_dict()``. Therefore the loader itself loads
+full batches on each rank, which are then cut. A run that resumes within an epoch makes it load the earlier batches again.
+Other classes that override ``__iter__`` are treated as plain iterables: see :mod:`..resume.loop_iterators`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 _MODULE = "torchdata.stateful_dataloader.stateful_dataloader"
-_ATTRIBUTES = ("next_iter_state", "_initial_iter_for_state_dict")  # that decide on how the next iteration begins
+_ATTRIBUTES = ("next_iter_state", "_initial_iter_for_state_dict")  # determine how the next iteration begins
 _iterate = DataLoader.__iter__
 _originals: dict[type, Callable[[Any], Any]] = {}
 
 
 def followed() -> Iterator[tuple[type, Callable[[Any], Any]]]:
-    """Yield the classes of such loaders that are there, each with its own ``__iter__``."""
+    """Yield the imported classes of such loaders, each with its own ``__iter__``."""
     module = sys.modules.get(_MODULE)
     if module is not None:
         kind: Any = module.StatefulDataLoader
@@ -35,15 +35,15 @@ def iterators() -> Iterator[type]:
 
 
 def iterates_itself(loader: DataLoader[Any]) -> bool:
-    """Return whether `loader` is one of these."""
+    """Return whether `loader` is an instance of such a class."""
     return type(loader) is not DataLoader and any(kind in _originals for kind in type(loader).__mro__)
 
 
 def its_own(loader: DataLoader[Any]) -> Callable[[Any], Any]:
-    """Return the ``__iter__`` that makes the iterator of `loader`, whatever takes its place during a run."""
+    """Return the original ``__iter__`` of `loader`, which may be patched during a run."""
     return next((_originals[kind] for kind in type(loader).__mro__ if kind in _originals), _iterate)
 
 
 def beginning(loader: DataLoader[Any]) -> dict[str, Any]:
-    """Return what decides on how the next iteration over `loader` begins, beside its samplers and random streams."""
+    """Return the attributes that determine how the next iteration over `loader` begins, besides samplers and random streams."""
     return {name: vars(loader)[name] for name in _ATTRIBUTES if name in vars(loader)}

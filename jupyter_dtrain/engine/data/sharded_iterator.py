@@ -1,4 +1,4 @@
-"""The batches of one iteration over a loader as the cell gets them: the rank's part of each, placed, and told of before."""
+"""Iterators that give the cell a loader's batches: the rank's part of each, placed, with callbacks before each batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class WatchedBatches:
         return next(self._batches)
 
     def skip(self, num: int) -> None:
-        """Load batches for nobody."""
+        """Load `num` batches and drop them."""
         for _ in range(num):
             next(self._batches)
 
@@ -43,14 +43,14 @@ class WatchedBatches:
 
 @dataclass(frozen=True)
 class FirstBatch:
-    """What there is to do at the first batch of a loader.
+    """Handling of a loader's first batch.
 
     Attributes
     ----------
     now : callable
-        Returns the states of all that decides on the batches.
+        Returns the current states of everything that determines the batches.
     decide : callable
-        Told what is wrong with the batch, if anything; returns whole batches instead, as they were at the beginning.
+        Called with the error of the batch, or ``None``; returns a source of full batches that starts from the initial state.
     """
 
     now: Callable[[], SourceState]
@@ -58,7 +58,7 @@ class FirstBatch:
 
 
 class SplitBatches:
-    """The iterator that the cell holds."""
+    """The iterator of a loader that is split."""
 
     def __init__(
         self,
@@ -68,14 +68,14 @@ class SplitBatches:
         on_batch: OnBatch,
         first: FirstBatch | None,
     ) -> None:
-        source.start()  # draws random numbers where one process would
+        source.start()  # draws random numbers at the same point as a single process
         self._source: Source | Stream = source
         self._length = length
         self._place = place
         self._on_batch = on_batch
         self._first = first
-        self._asked: SourceState | None = None  # for the first batch
-        self._num_failed = 0  # batches before the first one that is there
+        self._asked: SourceState | None = None  # when the first batch was requested
+        self._num_failed = 0  # failed batches before the first successful one
         self.count = 0
         self.begin_again: Callable[[Callable[[], None], SourceState | None], None] = _begin_again
 
@@ -113,12 +113,12 @@ class SplitBatches:
         self._source.start()
 
     def skip(self, num: int) -> None:
-        """Load batches for nobody."""
+        """Load `num` batches and drop them."""
         try:
             for _ in range(num):
                 self._load()
         except CutAfterLoading as error:
-            self.begin_again(partial(self._start_over, error), None)  # which skips as many
+            self.begin_again(partial(self._start_over, error), None)  # skips as many
 
     def _load(self) -> None:
         try:
@@ -126,7 +126,7 @@ class SplitBatches:
         except (StopIteration, UnknownBatch, CutAfterLoading):
             raise
         except Exception:
-            pass  # the cell has caught it, as it went on
+            pass  # the cell caught this error before the resume
 
     def _placed(self) -> tuple[Any, BatchShard | None]:
         batch, share, layout = next(self._source)
@@ -138,5 +138,5 @@ class SplitBatches:
 
 def _begin_again(start: Callable[[], None], asked: SourceState | None) -> None:
     start()
-    if asked is not None:  # the order is drawn when the first batch is asked for
+    if asked is not None:  # the order is drawn when the first batch is requested
         asked.set()

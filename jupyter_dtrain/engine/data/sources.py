@@ -1,9 +1,8 @@
-"""Where the batches of one iteration over a loader come from, and which part of them is the rank's.
+"""Sources of the batches of one iteration over a loader, with the rank's part of each.
 
-By indices, a rank loads its own samples alone. Where loading draws random numbers (augmentation), what a sample becomes depends on
-all that were loaded before it, so every rank then loads the whole batches, which draws what one process would have drawn, and cuts
-them. Whether it does is learned at a loader's first batch: in this process from the stream that samples are loaded with, in a
-worker from the worker's own.
+With indices, a rank loads only its own samples. If loading draws random numbers (augmentation), a sample depends on all samples loaded
+before it. Every rank then loads full batches, which draws the same numbers as a single process, and cuts them. Whether loading draws is
+learned at a loader's first batch: from the loading stream in this process, or from the worker's own streams in a worker.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ Check = Callable[[Any, BatchShard], None]
 
 
 class Source:
-    """Whole batches, of which `share` returns the rank's part. Starts when it is first asked."""
+    """Full batches, of which `share` returns the rank's part. The iteration begins with :meth:`start`."""
 
     def __init__(self, make: Callable[[Any], Any], loader: DataLoader[Any], share: Callable[[Any], Loaded]) -> None:
         self._make, self._loader, self._share = make, loader, share
         self._batches: Any = None
 
     def start(self) -> None:
-        """Begin the iteration: random numbers are drawn where one process would."""
+        """Begin the iteration; random numbers are drawn at the same point as in a single process."""
         self._batches = self._make(self._loader)
 
     def __next__(self) -> Loaded:
@@ -58,14 +57,16 @@ class LoaderShard(Source):
 
     Parameters
     ----------
+    make : callable
+        Makes the iterator of a loader.
     loader : DataLoader
-        One that `of_own_samples` has made.
+        A loader made by `of_own_samples`.
     stream : LoadingStream, optional
-        What loading draws from; ``None``: from the cell's, or from the workers'.
+        Random stream for loading; ``None``: the cell's, or the workers'.
     on_first : callable, optional
-        Told at the first batch whether to load it has drawn random numbers, and whether it has left something behind, which is put back.
+        Called at the first batch with whether loading it drew random numbers, and whether it had side effects, which are undone.
     shared : bool
-        Whether there are other ranks, which load other samples of each batch.
+        Whether other ranks load other samples of each batch.
     """
 
     def __init__(
@@ -82,19 +83,19 @@ class LoaderShard(Source):
         self._stream, self._on_first, self._shared = stream, on_first, shared
 
     def _state(self) -> FetchState | None:
-        """Return what loading may change in this process, before the first batch."""
+        """Return the state in this process before the first batch, which loading may change; ``None`` if not needed."""
         if self._on_first is None or self._loader.num_workers or not self._shared:
             return None
         return FetchState(self._loader.dataset, self._loader.collate_fn)
 
     def __next__(self) -> Loaded:
-        """Return the rank's part of the next batch; what the cell would catch is the error of the batch's first bad sample."""
+        """Return the rank's part of the next batch; an error that the cell may catch is that of the batch's first bad sample."""
         failed: BaseException | None = None
         caught = self._shared and may_be_caught()
         try:
             loaded = self._next()
         except (StopIteration, UnknownBatch, CutAfterLoading):
-            raise  # all ranks come to that
+            raise  # raised on all ranks
         except (Exception, FailedElsewhere) as error:
             if not caught:
                 note(error)
@@ -127,7 +128,7 @@ class LoaderShard(Source):
 
     @contextmanager
     def _passed_over(self) -> Iterator[None]:
-        """Let the batch be one that was drawn and is not there, if this fails."""
+        """Drop the pending batch if the ``with`` block fails, as its indices were drawn."""
         try:
             yield
         except (StopIteration, UnknownBatch, CutAfterLoading):
@@ -147,9 +148,9 @@ def of_own_samples(
     watch: bool,
     check: Check | None,
 ) -> DataLoader[Any]:
-    """Return a copy of `loader` that loads the rank's part of each batch; with `watch` its workers tell whether they draw.
+    """Return a copy of `loader` that loads the rank's part of each batch; with `watch`, its workers report whether they draw.
 
-    `check` is told of each batch before it is loaded in this process, or before it is taken from a worker.
+    `check` is called with each batch before this process loads it, or before it is taken from a worker.
     """
     made = with_batches(loader, BatchSamplerShard(loader.batch_sampler, share, stream, collation))
     batches = _batches_of(made)
@@ -163,22 +164,22 @@ def of_own_samples(
 
 
 def as_it_is(batch: Any) -> Loaded:
-    """Return a batch that is not cut."""
+    """Return a batch uncut, without a share or layout."""
     return batch, None, None
 
 
 def forget_pending(loader: DataLoader[Any]) -> None:
-    """Begin an iteration anew with a loader that `of_own_samples` has made."""
+    """Prepare a loader made by `of_own_samples` for a new iteration."""
     _batches_of(loader).pending.clear()
 
 
 def may_draw(loader: DataLoader[Any]) -> bool:
-    """Return whether loading a batch may draw random numbers: those of a tensor's rows cannot, and to find out takes time."""
+    """Return whether loading a batch may draw random numbers; false for rows of tensors, which saves the time to find out."""
     return not has_rows(loader)
 
 
 def draws_by_itself(loader: DataLoader[Any]) -> bool:
-    """Return whether the data set has a generator of its own."""
+    """Return whether the dataset has its own generator."""
     return bool(generators_in(loader.dataset))
 
 
@@ -191,7 +192,7 @@ def _batches_of(loader: DataLoader[Any]) -> BatchSamplerShard:
 class BatchSamplerShard:
     """A batch sampler that yields the rank's part of each batch of another.
 
-    ``iter()`` of the other is taken at once, as PyTorch does, before the loader's seed is drawn: it may draw itself.
+    ``iter()`` of the other is called at once, as PyTorch does before it draws the loader's seed, because it may draw random numbers.
     """
 
     def __init__(self, batches: Any, share: Callable[[int], BatchShard], stream: LoadingStream | None, collation: Collation | None) -> None:
@@ -201,7 +202,7 @@ class BatchSamplerShard:
         self._stream = stream
         self.before_loading: Check | None = None
         self.before_taking: Check | None = None
-        self.pending: list[tuple[BatchShard, Any]] = []  # batches whose indices were drawn and whose samples have not arrived yet
+        self.pending: list[tuple[BatchShard, Any]] = []  # batches with drawn indices whose samples have not arrived
 
     def __iter__(self) -> Iterator[Any]:
         with self._drawing():
@@ -218,7 +219,7 @@ class BatchSamplerShard:
             if indices is None:
                 return
             if not isinstance(indices, Sequence | np.ndarray | torch.Tensor):
-                indices = list(indices)  # a set, a generator: all that a loader asks is to walk over them
+                indices = list(indices)  # a set, a generator: loaders only require an iterable
             share = self._share(len(indices))
             if self.before_loading is not None:
                 self.before_loading(indices, share)
@@ -232,6 +233,6 @@ class BatchSamplerShard:
         return getattr(self._batches, name)
 
     def next_share(self, batch: Any) -> Loaded:
-        """Return the next batch as the rank has it, where it has been asked for: `batch` is what was loaded."""
+        """Return the rank's part of the next pending batch; `batch` is what was loaded for it."""
         share, indices = self.pending.pop(0)
         return (batch, share, None) if self._collation is None else self._collation.local_shard(batch, share, indices)

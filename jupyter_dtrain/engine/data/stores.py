@@ -1,9 +1,9 @@
-"""What a function writes to that is there beside it: an escape analysis of its text.
+"""Find what a function writes to besides its own objects: an escape analysis of its source.
 
-A sample that is fetched is made of new objects as a rule (``image = Image.open(path)``, ``target = {}``), and writing to these is nobody's
-business. What came from elsewhere (an attribute, a global, a closure) and is written to stays changed. So each expression has a kind:
-new to its depth, a new container of old things, what the caller gave, or what was there before. Where the text says too little it is the
-last: who asks then takes the careful way, which is right and slower.
+Fetching a sample usually creates new objects (``image = Image.open(path)``, ``target = {}``), and writes to these are harmless. Writes to
+objects from elsewhere (an attribute, a global, a closure) persist. Therefore each expression gets a kind: entirely new, a new container of
+old objects, given by the caller, or shared. If the source says too little, the kind is shared: the caller then takes the slower way, which
+is always right.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from .value_kinds import Function, Kind, ValueKinds, arguments_of, called_name
 
 @dataclass
 class Writes:
-    """What a function does to what it has not made itself.
+    """Effects of a function on objects that it did not create.
 
     Attributes
     ----------
     shared : bool
-        It writes to something that was there before, or prints, or writes a file.
+        Whether it writes to an existing object, prints, or writes a file.
     given : bool
-        It writes to its arguments.
+        Whether it writes to its arguments.
     calls : dict of str to Kind
-        By the name that is called: the most shared argument that it is given.
+        By called name: the most shared kind among the arguments of these calls.
     """
 
     shared: bool = False
@@ -52,9 +52,9 @@ def writes_of(function: FunctionType, *, first: Kind, others: Kind, own: Set[str
     ----------
     function : FunctionType
     first, others : Kind
-        Of its first argument, and of the others.
+        Kinds of its first and of its other arguments.
     own : set of str
-        Names of the user's own functions: what these return may be anything.
+        Names of user-defined functions, whose results may be anything.
     """
     code = original_code(function.__code__) or function.__code__
     of_code = _known.setdefault(code, {})
@@ -78,7 +78,7 @@ def _writes_of(code: CodeType, function: FunctionType, first: Kind, others: Kind
 
 
 def _tree_of(code: CodeType) -> Function | None:
-    """Return the function's tree; ``None`` where its text is not there, or is one of several in a line."""
+    """Return the function's syntax tree; ``None`` if its source is missing, or if a line has several lambdas."""
     try:
         module = ast.parse(textwrap.dedent(inspect.getsource(code)))
     except (OSError, TypeError, SyntaxError, ValueError, IndexError):
@@ -98,12 +98,12 @@ def _may_write(code: CodeType) -> bool:
 
 
 def _is_in_place(name: str) -> bool:
-    """Return whether a method of this name writes to its tensor, as PyTorch names them."""
+    """Return whether a method of this name writes to its tensor, by PyTorch's naming convention."""
     return name.endswith("_") and not name.startswith("_")
 
 
 class _WrittenTo:
-    """What one function's text writes to."""
+    """Finds what one function's source writes to."""
 
     def __init__(self, tree: Function, kinds: ValueKinds) -> None:
         self._kinds = kinds
@@ -111,7 +111,7 @@ class _WrittenTo:
         self._made_once = {id(made) for node in kinds.nodes if isinstance(node, ast.If) for made in _made_once(node, named)}
 
     def result(self) -> Writes:
-        """Return what is written to."""
+        """Return the writes and calls found."""
         found = Writes()
         for node in self._kinds.nodes:
             for kind in self._written(node):
@@ -123,7 +123,7 @@ class _WrittenTo:
         return found
 
     def _written(self, node: ast.AST) -> Iterator[Kind]:
-        """Yield the kinds of what a node writes to."""
+        """Yield the kinds of the objects that a node writes to."""
         match node:
             case ast.Assign() if id(node) in self._made_once:
                 pass
@@ -173,7 +173,7 @@ class _WrittenTo:
 
 
 def _made_once(node: ast.If, arguments: list[ast.arg]) -> Iterator[ast.Assign]:
-    """Yield what gives the object an attribute that it lacks, whichever sample comes: ``if self.file is None: self.file = open(…)``."""
+    """Yield lazy initializations that do not depend on the sample: ``if self.file is None: self.file = open(…)``."""
     asked = {part.attr for part in ast.walk(node.test) if isinstance(part, ast.Attribute)}
     asked.update(part.value for part in ast.walk(node.test) if isinstance(part, ast.Constant) and isinstance(part.value, str))
     owner = arguments[0].arg if arguments else ""

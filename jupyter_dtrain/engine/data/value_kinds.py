@@ -1,4 +1,4 @@
-"""Where the values of a function's expressions come from: whether they are new, its caller's, or were there before (see :mod:`.stores`)."""
+"""Origins of the values of a function's expressions: new, given by the caller, or shared (see :mod:`.stores`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from .method_names import CHOOSES, MAKES, MAKES_OUTSIDE, PLAIN_ATTRIBUTES
 
 
 class Kind(IntEnum):
-    """Where a value comes from; the larger, the less may be written to it."""
+    """Origin of a value; writes to a larger kind matter more."""
 
     NEW = 0
     NEW_OUTSIDE = 1
-    """A new container, of what may have been there before."""
+    """A new container of objects that may have existed before."""
     GIVEN = 2
     """An argument, or a part of one."""
     SHARED = 3
@@ -24,22 +24,22 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 class ValueKinds:
-    """The kinds of the expressions in one function's text, which is gone through until those of its names do not change any more.
+    """The kinds of the expressions in one function's source, iterated until the kinds of its names are stable.
 
     Parameters
     ----------
     tree : Function
     modules, own : set of str
-        Names of modules, and of the user's own functions: what these return may be anything.
+        Names of modules, and of user-defined functions, whose results may be anything.
     first, others : Kind
-        Of its first argument, and of the others.
+        Kinds of its first and of its other arguments.
 
     Attributes
     ----------
     nodes : list of ast.AST
-        Of its body.
+        The nodes of its body.
     outer : set of str
-        Names that it assigns in a scope around it.
+        Names that it assigns in an enclosing scope.
     """
 
     def __init__(self, tree: Function, modules: set[str], own: Set[str], *, first: Kind, others: Kind) -> None:
@@ -63,7 +63,7 @@ class ValueKinds:
             if isinstance(node, ast.Global | ast.Nonlocal):
                 self.outer.update(node.names)
             elif isinstance(node, ast.arg):
-                self._kinds[node.arg] = Kind.SHARED  # of functions in it
+                self._kinds[node.arg] = Kind.SHARED  # arguments of nested functions
             elif isinstance(node, ast.alias):
                 self._modules.add((node.asname or node.name).partition(".")[0])
         while True:
@@ -75,7 +75,7 @@ class ValueKinds:
                 break
 
     def _bound(self, node: ast.AST) -> Iterator[tuple[ast.expr, Kind]]:
-        """Yield what a node assigns to, each with the kind of the value."""
+        """Yield the targets that a node assigns, each with the kind of the value."""
         match node:
             case ast.Assign():
                 for target in node.targets:
@@ -109,7 +109,7 @@ class ValueKinds:
     # -- kinds ---------------------------------------------------------------------------------------------------------
 
     def of(self, node: ast.expr | None) -> Kind:
-        """Return where the value of an expression comes from."""
+        """Return the kind of an expression's value."""
         match node:
             case (
                 None | ast.Constant() | ast.JoinedStr() | ast.FormattedValue() | ast.Compare() | ast.UnaryOp() | ast.Lambda() | ast.Slice()
@@ -174,10 +174,10 @@ def _part_of(kind: Kind) -> Kind:
 
 
 def arguments_of(node: ast.Call) -> list[ast.expr]:
-    """Return what a call is given."""
+    """Return the positional and keyword arguments of a call."""
     return [*node.args, *(keyword.value for keyword in node.keywords)]
 
 
 def called_name(function: ast.expr) -> str:
-    """Return the name, without what is before its last dot, by which something is called."""
+    """Return the name of a called function or method, without the part before its last dot."""
     return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""

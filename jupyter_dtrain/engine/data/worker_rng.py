@@ -1,9 +1,9 @@
-"""What workers of loaders draw at random, in a run that may go on in another process.
+"""Random streams of loader workers, in a run that may resume in another process.
 
-Workers tell the states of their random streams with each batch that they have drawn for. Those that live on from one iteration to the next
-(``persistent_workers=True``) are started once, with a seed that is drawn then, and go on drawing. A process that goes on with the run
-starts others: seeded from where the first ones were, which draws nothing anew, and with their streams as they were when the iteration
-began. What is known of them is kept with the loader, and so is in snapshots, and in the notebook for its next cell.
+Workers report the states of their random streams with each batch for which they drew. Persistent workers (``persistent_workers=True``)
+start once, with a seed drawn then, and keep drawing. A process that resumes the run starts new workers, seeded from the saved state of the
+generator, so that nothing is drawn again, and with their streams as they were when the iteration began. The states are kept with the
+loader, and thereby in snapshots, and in the notebook for its next cell.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ...system.patches import patched
 from ..rng.generators import generators_in, set_state, state_of
 from . import own_iterators
 
-# Workers of loaders tell with a batch the states of their random streams, where they have drawn any numbers to load it.
+# Workers send with a batch the states of their random streams, if they drew random numbers to load it.
 
 
 @dataclass
@@ -36,33 +36,34 @@ class Told:
 
     Attributes
     ----------
+    batch : object
     streams : tuple of int, bytes and bytes, optional
-        The worker's number, and the states of its streams before the batch and after it; ``None``: it has drawn nothing.
+        The worker's number, and the states of its streams before and after the batch; ``None``: it drew nothing.
     """
 
     batch: Any
     streams: tuple[int, bytes, bytes] | None
 
     def pin_memory(self) -> Told:
-        """Pin the batch, as a loader does."""
+        """Pin the batch, as a DataLoader does."""
         return Told(pin_memory(self.batch), self.streams)
 
 
 class WorkerRngReporter:
-    """Surrounds a loader's own functions in its workers. One object for both of them: they are pickled together.
+    """Wraps a loader's ``worker_init_fn`` and ``collate_fn`` in its workers. One object for both, so that they are pickled together.
 
     Parameters
     ----------
     loader : DataLoader
     streams : mapping of int to bytes, optional
-        By worker: the states that its streams are to begin with, as another has told them.
+        By worker: initial states of its streams, as reported by an earlier worker.
     """
 
     def __init__(self, loader: DataLoader[Any], streams: Mapping[int, bytes] | None = None) -> None:
         self._init, self._collate, self._streams = loader.worker_init_fn, loader.collate_fn, streams or {}
 
     def start(self, worker: int) -> None:
-        """Begin as the loader's own ``worker_init_fn``."""
+        """Call the loader's own ``worker_init_fn`` and set the initial states."""
         if self._init is not None:
             self._init(worker)
         info: Any = get_worker_info()
@@ -77,7 +78,7 @@ class WorkerRngReporter:
         self._last = self._now()
 
     def collate(self, samples: Any) -> Told:
-        """Return the batch, as the loader's own ``collate_fn``, and what it has told."""
+        """Return the batch of the loader's own ``collate_fn``, with the states of the streams if it drew."""
         batch = self._collate(samples)
         before, self._last = self._last, self._now()
         return Told(batch, None if self._last == before else (self._worker, before, self._last))
@@ -88,19 +89,19 @@ class WorkerRngReporter:
         return pickle.dumps((torch.get_rng_state().numpy(), np.random.get_state(), random.getstate(), plain))
 
 
-_NAME = "_dtrain_workers"  # of the attribute that a loader has for it
+_NAME = "_dtrain_workers"  # attribute of a loader that holds its `WorkerStates`
 
 
 @dataclass
 class WorkerStates:
-    """What is known of a loader's workers.
+    """State of a loader's persistent workers.
 
     Attributes
     ----------
     seeded_from : torch.Tensor
-        State of the generator before their seed was drawn from it.
+        State of the generator before the workers' seed was drawn from it.
     streams : dict of int to bytes
-        By worker: the states of its random streams when it had loaded the last batch that was given out, if it draws any.
+        By worker that draws: states of its random streams after the last batch given out.
     """
 
     seeded_from: torch.Tensor
@@ -108,20 +109,20 @@ class WorkerStates:
 
 
 def living(loader: DataLoader[Any]) -> WorkerStates | None:
-    """Return what is known of the workers of `loader` now; ``None``: none were started yet, or they do not live on."""
+    """Return the state of the workers of `loader`; ``None`` if none have started or they are not persistent."""
     found: WorkerStates | None = loader.__dict__.get(_NAME) if can_live(loader) else None
     return None if found is None else WorkerStates(found.seeded_from, dict(found.streams))
 
 
 def set_living(loader: DataLoader[Any], known: WorkerStates | None) -> None:
-    """Let `known` be what is known of the workers of `loader`."""
+    """Set the state of the workers of `loader` to `known`."""
     loader.__dict__.pop(_NAME, None)
     if known is not None:
         loader.__dict__[_NAME] = WorkerStates(known.seeded_from, dict(known.streams))
 
 
 def can_live(loader: DataLoader[Any]) -> bool:
-    """Return whether the workers of `loader` live on, and are all of them this process's."""
+    """Return whether the workers of `loader` are persistent and all belong to this process."""
     return loader.persistent_workers and loader.num_workers > 0 and not isinstance(loader.dataset, IterableDataset)
 
 
@@ -133,7 +134,7 @@ def iterate(
     before: WorkerStates | None,
     on_draw: Callable[[], None],
 ) -> Any:
-    """Return an iterator over `used`, whose workers tell what they draw, and begin as those of `loader` did that have lived on.
+    """Return an iterator over `used` whose workers report what they draw, and start from the states in `before`.
 
     Parameters
     ----------
@@ -141,14 +142,15 @@ def iterate(
         The loader's own ``__iter__``.
     used : DataLoader
         `loader`, or a copy of it.
+    loader : DataLoader
     before : WorkerStates, optional
-        What is known of the workers at the beginning of this iteration, noted here as more becomes known; ``None``: they are started now.
+        State of the persistent workers at the beginning of this iteration, updated as more becomes known; ``None``: workers start now.
     on_draw : callable
-        Told that a worker has drawn random numbers for a batch.
+        Called when a worker has drawn random numbers for a batch.
     """
     if not loader.num_workers or isinstance(loader.dataset, IterableDataset):
         return make(used)
-    if used.persistent_workers and used._iterator is not None:  # they are there
+    if used.persistent_workers and used._iterator is not None:  # its workers are running
         return _Telling(make(used), loader, before, on_draw)
     source = used.generator if used.generator is not None else torch.default_generator
     if before is None:
@@ -162,14 +164,14 @@ def iterate(
 
 
 def with_attributes(make: Callable[[DataLoader[Any]], Any], loader: DataLoader[Any], **changes: Any) -> Any:
-    """Return what `make` makes of a loader that has other attributes meanwhile."""
+    """Return the result of `make` for a loader whose attributes are changed during the call."""
     with _with(loader, **changes):
         return make(loader)
 
 
 @contextmanager
 def _with(loader: DataLoader[Any], **changes: Any) -> Iterator[None]:
-    """Let a loader have other attributes while its workers are started."""
+    """Change attributes of a loader during the ``with`` block."""
     own = {name: loader.__dict__[name] for name in changes}
     loader.__dict__.update(changes)
     try:
@@ -180,9 +182,9 @@ def _with(loader: DataLoader[Any], **changes: Any) -> Iterator[None]:
 
 @contextmanager
 def workers_ended() -> Iterator[None]:
-    """End the workers that the ``with`` block has left: those that live on, and those of loops that were broken off.
+    """At the end of the ``with`` block, stop all workers started in it: persistent ones, and those of loops that were left early.
 
-    Python's collector would end their queues before them, and then wait five seconds for each to hear of it.
+    Otherwise garbage collection would destroy their queues first, and then wait five seconds for each worker.
     """
     made: WeakSet[Any] = WeakSet()
 
@@ -206,7 +208,7 @@ def workers_ended() -> Iterator[None]:
 
 
 class _Telling:
-    """An iterator over batches whose workers tell the states of their streams."""
+    """An iterator over batches whose workers report the states of their streams."""
 
     def __init__(self, batches: Any, loader: DataLoader[Any], before: WorkerStates | None, on_draw: Callable[[], None]) -> None:
         self._batches, self._loader, self._before, self._on_draw = batches, loader, before, on_draw
@@ -221,7 +223,7 @@ class _Telling:
             self._on_draw()
             worker, at_first, now = found.streams
             if self._before is not None and worker not in self._met:
-                self._before.streams[worker] = at_first  # it may have loaded what nobody took of the iteration before
+                self._before.streams[worker] = at_first  # it may have prefetched unused batches of the previous iteration
             self._met.add(worker)
             if can_live(self._loader):
                 self._loader.__dict__[_NAME].streams[worker] = now
