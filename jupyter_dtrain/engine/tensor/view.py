@@ -180,7 +180,7 @@ class GlobalView:
         return read_gradients_followed(self._rules) if followed else nullcontext()
 
     def retains(self, tensor: torch.Tensor) -> None:
-        """Note that the cell has `tensor`, which all ranks have, retain its gradient: that is to be of the global batch."""
+        """Record that the cell lets the replicated `tensor` retain its gradient: it is to be the gradient of the global batch."""
         if not tensor.is_leaf:
             self._rules.retaining.append(weakref.ref(tensor))
 

@@ -1,4 +1,4 @@
-"""Gradients: backward passes that begin at a part, and what they leave there."""
+"""Rules of gradients: ``.grad``, ``backward`` and ``torch.autograd.grad`` of global tensors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from .operands import at
 
 
 def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    """``.grad`` of a batch that requires gradients, or of what was computed from it: backward passes scale it, which is undone here."""
+    """``.grad`` of a global tensor, which becomes global too. Backward passes scale it; the scale is removed here."""
     tensor = args[0]
     source = source_of(tensor)
     with torch._C.DisableTorchFunctionSubclass():
         found = source.grad
         if found is None or isinstance(found, GlobalTensor):
             return found
-        # The cell may go on with it in place, so it takes the place of the raw one.
+        # The cell may change the gradient in place, so it replaces the raw one in `.grad`.
         source.grad = gradient_of(rules, found, tensor.placement)
         rules.read_gradients.append((source, tensor.placement))
         return source.grad
@@ -34,9 +34,10 @@ def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
 
 @contextmanager
 def read_gradients_followed(rules: Rules) -> Iterator[None]:
-    """Let a pass add to gradients that the cell has read, which are scaled while it runs; the cell's own object is what it adds to.
+    """Let a backward pass accumulate into gradients that the cell has read.
 
-    What tensors retain that all ranks have is a sum over the ranks afterwards.
+    Within the ``with`` block they are raw gradients again: the rank's part, scaled. After it, the object that the cell holds has the sum.
+    Gradients that replicated tensors retain become partial sums over the ranks.
     """
     retaining = [(tensor, tensor.grad) for reference in rules.retaining if (tensor := reference()) is not None]
     rules.retaining = [weakref.ref(tensor) for tensor, _ in retaining]
@@ -59,16 +60,16 @@ def read_gradients_followed(rules: Rules) -> Iterator[None]:
                 tensor.grad = before if found is None else found if before is None else before + found
         with torch._C.DisableTorchFunctionSubclass():
             for source, placement, gradient, raw, version in lent:
-                if source.grad is raw:  # else it is another tensor, as it is after a pass that makes a graph
+                if source.grad is raw:  # else a pass with `create_graph=True` has replaced it
                     _give_back(rules, source, placement, gradient, changed=raw._version != version)
 
 
 def _give_back(rules: Rules, source: torch.Tensor, placement: Placement, gradient: GlobalTensor, *, changed: bool) -> None:
-    """Let a gradient that the cell has read be that of `source` again, with what a pass has added to it."""
+    """Set `gradient`, which the cell has read, as ``source.grad`` again, with the values that a pass has accumulated."""
     if changed:
         assert source.grad is not None
         now = gradient_of(rules, source.grad, placement)
-        if gradient.placement != now.placement or gradient.shape != now.shape:  # the cell has made something else of it
+        if gradient.placement != now.placement or gradient.shape != now.shape:  # the cell has reshaped it in place
             return
         with torch.no_grad():
             gradient.copy_(now)
@@ -77,39 +78,43 @@ def _give_back(rules: Rules, source: torch.Tensor, placement: Placement, gradien
 
 
 def in_graph(_rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    """Return what the tensor is in its graph, which a model may have made and returned: where it begins, where a gradient is kept."""
+    """Return ``is_leaf`` or ``retains_grad`` of a global tensor; of a model's result those of the plain tensor behind it."""
     source = source_of(args[0])
     with torch._C.DisableTorchFunctionSubclass():
         return func(source)
 
 
 def gradient_of(rules: Rules, found: torch.Tensor, placement: Placement | None) -> GlobalTensor:
-    """Return the gradient of a tensor, of which `found` is what the rank has.
+    """Return the gradient of a tensor as a global tensor.
 
     Parameters
     ----------
+    rules : Rules
     found : Tensor
-        ``(b, …)`` of a shard, otherwise of the tensor's shape; times ``gradient_scale``, by which a backward pass begins on each rank.
+        The rank's gradient, times ``gradient_scale``: ``(b, …)`` of a shard, otherwise of the tensor's shape.
     placement : Placement, optional
-        Of the tensor; ``None``: all ranks have it, each for its own part of what follows.
+        Of the tensor. ``None``: the tensor is replicated, and each rank has the gradient of its own part of the batch.
     """
     part = to_local(found) / rules.gradient_scale
     if isinstance(placement, Shard):
         return from_local(part, placement)
     if isinstance(placement, Partial) and placement.weight is None:
-        return from_local(part, Partial(1.0 / rules.world_size))  # each rank has all of it
+        return from_local(part, Partial(1.0 / rules.world_size))  # each rank has the full gradient: a mean with equal weights
     return from_local(part, Partial())
 
 
 def _behind_each_other(rules: Rules, found: torch.Tensor) -> torch.Tensor:
-    """Return the sparse gradient of a table, of which `found` is what the rank has, times ``gradient_scale``. A collective."""
+    """Return the sum over ranks of a sparse gradient: the ranks' entries concatenated.
+
+    A collective. `found` is the rank's gradient times ``gradient_scale``.
+    """
     of_ranks = rules.exchange.objects((found._indices(), found._values().detach() / rules.gradient_scale))
     indices, values = (torch.cat([of_rank[part] for of_rank in of_ranks], 1 - part) for part in (0, 1))
     return torch.sparse_coo_tensor(indices, values, found.shape, check_invariants=False)
 
 
 def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:
-    """Return what the rank has of the gradient of a tensor, ``(b, …)`` of a shard: the reverse of :func:`gradient_of`."""
+    """Return the rank's raw part of a gradient, ``(b, …)`` of a shard: the inverse of :func:`gradient_of`. A collective in general."""
     if isinstance(placement, Shard):
         if isinstance(gradient, GlobalTensor) and gradient.placement == placement:
             part = to_local(gradient)
@@ -123,7 +128,7 @@ def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement 
 
 
 def backward(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``loss.backward()``: the reducer (`gradients`) knows how to start from a part."""
+    """``loss.backward()``: calls ``torch.autograd.backward``, whose replacement (`backward.gradient_sync`) can start from a part."""
     names = ("gradient", "retain_graph", "create_graph", "inputs")
     options = {**dict(zip(names, args[1:], strict=False)), **kwargs}
     torch.autograd.backward(
@@ -132,7 +137,7 @@ def backward(_: Rules, _func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``torch.autograd.grad``: gradients of shards are shards; what each rank adds to those of whole tensors is a part of a sum."""
+    """``torch.autograd.grad``: gradients of shards are shards, gradients of replicated tensors are partial sums."""
     names = ("outputs", "inputs", "grad_outputs")
     rules.take_back_lent()
     given = {**dict(zip(names, args, strict=False)), **kwargs}
@@ -146,7 +151,7 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     ]
     hooked = [] if batched else _with_hooks(inputs)
     with read_gradients_followed(rules), torch._C.DisableTorchFunctionSubclass(), reached_instead(hooked) as reached:
-        # Scaled as in all passes: tensors on the way may retain their gradients.
+        # Scaled as in every backward pass, as intermediate tensors may retain their gradients.
         scale = rules.gradient_scale
         local_starts = [_part_of_start(rules, output, start) * scale for output, start in zip(outputs, starts, strict=True)]
         found = func(outputs, [source_of(tensor) for tensor in inputs], local_starts, **given)
@@ -165,7 +170,7 @@ def grad(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _with_hooks(inputs: list[Any]) -> list[torch.Tensor]:
-    """Return the leaves among `inputs`, each once, that all ranks have and whose hooks are to see sums over the ranks."""
+    """Return the replicated leaf tensors among `inputs`, each once, that have hooks: these must get gradients summed over the ranks."""
     leaves = {id(tensor): tensor for tensor in inputs if isinstance(tensor, torch.Tensor) and not isinstance(tensor, GlobalTensor)}
     return [leaf for leaf in leaves.values() if leaf.is_leaf and leaf._backward_hooks]
 
@@ -181,11 +186,11 @@ def _sequence(value: Any) -> list[Any]:
 
 
 def _part_of_start(rules: Rules, output: torch.Tensor, start: torch.Tensor | None) -> torch.Tensor:
-    """Return what the rank has of the gradient `start` at its part of `output`."""
+    """Return the rank's part of the gradient `start` of `output`, ones by default."""
     if start is None:
         start = torch.ones_like(output)
     if not isinstance(output, GlobalTensor):
-        return start / rules.world_size  # computed on every rank: each starts with an equal part, so that the parts of the result add up
+        return start / rules.world_size  # replicated: each rank starts with an equal part, so that the results sum up
     placement = output.placement
     if isinstance(placement, Partial):
         return start if placement.weight is None else weigh(start, placement.weight)

@@ -1,7 +1,7 @@
-"""Where an operation on global tensors goes: to its rule, or to whole tensors.
+"""Dispatch an operation on global tensors to its rule, or run it on full tensors.
 
-Each rule gets operands as the cell passed them and returns what the cell gets. An operation without a rule is computed on
-whole tensors: always right, at worst slower, and the run says so.
+A rule gets the operands as the cell passed them and returns the cell's result. An operation without a rule, or with operands that its
+rule does not cover, runs on full tensors: correct but slower. The run reports operations without a rule.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
 
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _SHAPE = torch.Tensor.shape.__get__  # type: ignore[attr-defined]
-_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # a list of a million numbers is not walked through in Python
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None)})  # skips long lists of numbers without a loop in Python
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Rules(KeptFulls):
     exchange : Exchange
     rank, world_size : int
     on_whole : callable
-        Told the name of an operation that had no rule and was computed on whole tensors.
+        Called with the name of an operation that has no rule and runs on full tensors.
     """
 
     table: Mapping[Any, Rule]
@@ -54,23 +54,23 @@ class Rules(KeptFulls):
     rank: int
     world_size: int
     on_whole: Callable[[str], None]
-    refusing: Container[Any] = ()  # functions that refuse some values: a class that there is not, a matrix without an inverse
-    gradient_scale: float = field(init=False)  # of the ranks' parts of gradients that are on their way
-    read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # whose tensors hold what the cell has read
-    retaining: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # what all ranks have, made of parameters
-    without_ignored: dict[int, int] = field(default_factory=dict)  # batches of targets in which no rank had one of an ignored class
-    count_targets: bool = False  # in every batch: one has come that is ignored
-    used: bool = False  # an operation, or a model, has been given a part of something
-    on_parts: Container[Rule] = ()  # rules that exchange nothing
-    reshaping: Container[Any] = ()  # functions that change a tensor in place, and none of its numbers
-    num_all: int = 0  # ranks of the run, where batches are sharded over fewer: what spans all of them has no other rules
+    refusing: Container[Any] = ()  # functions that raise for some values: a class out of range, a singular matrix
+    gradient_scale: float = field(init=False)  # factor of the ranks' gradients within a backward pass
+    read_gradients: list[tuple[torch.Tensor, Shard | Partial]] = field(default_factory=list)  # tensors whose `.grad` the cell has read
+    retaining: list[weakref.ref[torch.Tensor]] = field(default_factory=list)  # replicated, computed from parameters
+    without_ignored: dict[int, int] = field(default_factory=dict)  # by `ignore_index`: batches without an ignored target on any rank
+    count_targets: bool = False  # in every batch, as an ignored target has occurred
+    used: bool = False  # an operation or a model has got a global tensor
+    on_parts: Container[Rule] = ()  # rules that also run on tensors sharded over all ranks of the run
+    reshaping: Container[Any] = ()  # functions that change a tensor in place, but none of its values
+    num_all: int = 0  # ranks of the run, if batches are sharded over fewer; else 0
 
     def __post_init__(self) -> None:
         self.is_first = self.rank == 0
-        self.gradient_scale = float(self.world_size)  # `gradients` averages over ranks at the end
+        self.gradient_scale = float(self.world_size)  # `backward.gradient_sync` averages over ranks at the leaves
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `func`; the entry for ``__torch_function__``."""
+        """Run `func` by its rule or on full tensors; called from ``__torch_function__``."""
         self.used = True
         may_be_read = False
         for arg in args:
@@ -80,20 +80,20 @@ class Rules(KeptFulls):
                     self.take_back_all((arg,), by_array=not _is_one_sample(func, args))
             elif type(arg) is list or type(arg) is tuple:
                 self.take_back_all(arg)
-        if self.viewed:  # `args` may be others that share memory with them
+        if self.viewed:  # `args` may share a storage with them
             self.viewed = [tensor for tensor in self.viewed if self.take_back(tensor)]
         if kwargs and kwargs.get("out") is not None:
             return self._into(func, args, kwargs)
         if self.transforms and inspect.unwrap(func) is inspect.unwrap(torch.autograd.grad):
-            # Of what was computed before the transform, from parts; and what follows is computed on wholes.
+            # The graph from before the transform consists of parts; within the transform the results must be full tensors.
             found = self.table[inspect.unwrap(func)](self, func, args, kwargs)
             return tuple(None if tensor is None else self.exchange.full_in_transform(tensor) for tensor in found)
         if self.transforms or (may_be_read and changes_in_place(func) and self.is_read(args[0]) and func not in self.reshaping):
             return self.on_wholes(func, args, kwargs)
         if (isinstance(func, OpOverload) or func == _SHAPE) and _below_autograd():
-            return self.local(func, args, kwargs)  # a mode of the cell's sees, below autograd, the steps of what a rule has begun
+            return self.local(func, args, kwargs)  # a step of an operation that a rule runs, seen by a dispatch mode of the cell
         rule = self.table.get(func)
-        if rule is None:  # under the name by which it announces itself stands what takes its place
+        if rule is None:  # `func` may be a replacement of PyTorch's function: look up the original
             func = inspect.unwrap(func) if func is torch.autograd.grad else original(func)
             func = stands_for(func) or func
             rule = self.table.get(func)
@@ -118,17 +118,17 @@ class Rules(KeptFulls):
         return self.on_wholes(func, args, kwargs)
 
     def _spans_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Return whether one of the operands has a part on each rank of the run, and not on those alone that batches are sharded over."""
+        """Return whether an operand is sharded over all ranks of the run, and not only over those that batches are sharded over."""
         found = (tensor.placement for tensor in globals_in((*args, *kwargs.values())))
         return any(isinstance(placement, Shard) and len(placement.share.sizes) == self.num_all for placement in found)
 
     def local(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `func` on parts."""
+        """Run `func` on the ranks' parts."""
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **kwargs)
 
     def full_tensor(self, value: Any) -> Any:
-        """Return `value` with the global tensors in it whole, ``(B, …)`` each. A collective, unless all are known."""
+        """Return `value` with each global tensor in it replaced by its full tensor ``(B, …)``. A collective, unless all are cached."""
         if isinstance(value, GlobalTensor):
             return self._whole_tensor(value)
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
@@ -138,7 +138,7 @@ class Rules(KeptFulls):
         return value
 
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
-        # A cell that walks through a batch reads it entry by entry: exchange it once.
+        # A cell may read a batch entry by entry: gather it once and cache it.
         version = self.version_to_keep(tensor)
         if version is None or not isinstance(tensor.placement, Shard):
             return self._whole_root(tensor, version)
@@ -159,32 +159,32 @@ class Rules(KeptFulls):
         cached = tensor._state.full
         if cached is not None and cached.version == version and cached.tensor.requires_grad == requires_grad(tensor):
             return cached.tensor
-        with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # an exchange is not what is transformed
+        with temporarily_clear_interpreter_stack() if self.transforms else nullcontext():  # the transform is not to see the exchange
             result = self.exchange.full_tensor(tensor)
             if version is None or result.is_inference():
                 return result
             if not requires_grad(tensor):
-                result = result.detach()  # not what an autograd function has made: the cell may write into it what has a graph
+                result = result.detach()  # not a result of an autograd function: the cell may write tensors with a graph into it
                 if cached is not None and cached.tensor.shape == result.shape and not cached.tensor.requires_grad:
-                    result = cached.tensor.copy_(result)  # arrays and samples of it are to change with it
+                    result = cached.tensor.copy_(result)  # in place: the cell's arrays and samples are views of it
         self.keep(tensor, result)
         return result
 
     def refresh(self, tensor: GlobalTensor) -> None:
-        """Let what the cell has of the whole of a shard be what its part is now. A collective, if the cell has some."""
+        """Update the cached full tensor of a shard whose part has changed. A collective, if the cell may hold arrays or views of it."""
         root = tensor if tensor._state.origin is None else tensor._state.origin.root
         if root._state.is_lent and root._state.full is not None:
             self._whole_root(root, self.version_to_keep(root))
 
     def read_value(self, tensor: GlobalTensor) -> torch.Tensor:
-        """Return the whole of a shard for its numbers, without its graph: of a view alone, unless its root was read."""
+        """Return the full tensor of a shard, without its graph. Of a view only the view itself is gathered, unless its root is cached."""
         origin = tensor._state.origin
         is_alone = origin is not None and origin.views and not self.is_read(tensor)
         return (self.exchange.full_tensor(tensor) if is_alone else self._whole_tensor(tensor)).detach()
 
     @contextmanager
     def in_transform(self) -> Iterator[None]:
-        """Compute on whole tensors: a transform of torch.func is given a function that may know a batch."""
+        """Run operations on full tensors within a ``torch.func`` transform, whose function may use a batch of the cell."""
         self.transforms += 1
         try:
             yield
@@ -192,7 +192,7 @@ class Rules(KeptFulls):
             self.transforms -= 1
 
     def _into(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `func` with ``out=``: what it comes to is written there."""
+        """Run `func` and write its result into ``out=``."""
         out = kwargs["out"]
         if isinstance(out, torch.Tensor) and not any(map(requires_grad, tensors_in((out, *args, *kwargs.values())))):
             rest = {key: value for key, value in kwargs.items() if key != "out"}
@@ -202,7 +202,7 @@ class Rules(KeptFulls):
         return self.on_wholes(func, args, kwargs)
 
     def on_wholes(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `func` on whole tensors. In place, the part of each target is taken from the whole result."""
+        """Run `func` on full tensors. If it writes in place or into ``out=``, each target's part is sliced from the full result."""
         target = args[0] if args else None
         if isinstance(target, GlobalTensor | list | tuple) and changes_in_place(func) and (targets := globals_in((target,))):
             wholes = {id(tensor): self._to_change(tensor) for tensor in targets}
@@ -227,11 +227,11 @@ class Rules(KeptFulls):
     def _to_change(self, tensor: GlobalTensor) -> torch.Tensor:
         whole = self._whole_tensor(tensor)
         kept = root_of(tensor)._state.full
-        is_kept = kept is not None and have_one_memory(kept.tensor, whole)  # samples that the cell has taken are views of it
+        is_kept = kept is not None and have_one_memory(kept.tensor, whole)  # the cell's samples are views of it
         return whole if is_kept else whole.clone()
 
     def _take(self, tensor: GlobalTensor, changed: torch.Tensor) -> None:
-        """Let `tensor` be what has become of its whole."""
+        """Write the rank's part of the changed full tensor into `tensor`."""
         root = root_of(tensor)
         kept = root._state.full
         with torch._C.DisableTorchFunctionSubclass():
@@ -242,7 +242,7 @@ class Rules(KeptFulls):
 
 
 def _is_one_sample(func: Any, args: tuple[Any, ...]) -> bool:
-    """Return whether a sample is asked for, which is one of the full tensor: a cell walks through a batch so."""
+    """Return whether `func` is indexing by an integer: a cell iterates over the samples of a batch in this way."""
     return func is torch.Tensor.__getitem__ and isinstance(args[1], int)
 
 

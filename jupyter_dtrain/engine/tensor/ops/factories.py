@@ -1,4 +1,4 @@
-"""Tensors made after another, and what is read off a part or set there."""
+"""Rules of factories (``zeros_like``), random draws, dropout, and of attributes that are read from or set on a global tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .pointwise import keeps
 
 
 def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``zeros_like`` and its kin: cut as a shard is; after what is the same number everywhere, a whole tensor."""
+    """``zeros_like`` and similar: from a shard a shard, from a partial value a replicated tensor."""
     (tensor, *rest), options = args, dict(kwargs)
     wants_gradient = bool(options.pop("requires_grad", False))
     if not isinstance(tensor, GlobalTensor) or globals_in(rest):
@@ -29,7 +29,7 @@ def constant_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Random tensors of a shard's shape: drawn whole from the cell's stream, the same on every rank, and cut."""
+    """Random tensors like a shard: each rank draws the full tensor from the cell's random stream, equal on all ranks, and slices it."""
     tensor, placement = the_shard(args, kwargs)
     wants_gradient = kwargs.get("requires_grad", False)
     kwargs = {key: value for key, value in kwargs.items() if key != "requires_grad"}
@@ -45,16 +45,16 @@ def random_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def drawn_by_entry(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Draws with a distribution for each entry (``bernoulli``, ``normal``) or row (``multinomial``).
+    """Draws with a distribution per entry (``bernoulli``, ``normal``) or per row (``multinomial``).
 
-    Each takes as many numbers of the stream whatever its distribution, so those of other ranks' entries need not be known.
+    The random numbers that an entry consumes do not depend on its distribution. The values of other ranks' entries are not needed.
     """
     operands = globals_in((*args, *kwargs.values()))
     placement, ndim = operands[0].placement, ndim_of(operands[0])
     plain = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor)]
     if plain or not isinstance(placement, Shard) or any(t.placement != placement or ndim_of(t) != ndim for t in operands):
         raise NeedsFullTensor
-    if func in _BY_ROW and ndim == 2 and placement.dim:  # samples of the batch are drawn
+    if func in _BY_ROW and ndim == 2 and placement.dim:  # draws samples of the batch
         whole = blank_whole(to_local(operands[0]), placement)
         return func(whole.copy_(rules.full_tensor(operands[0]).detach()), *args[1:], **kwargs)
     if func in _BY_ROW and ndim != 2:
@@ -77,12 +77,12 @@ _BY_ROW = frozenset((torch.multinomial, torch.Tensor.multinomial))
 
 
 def in_python(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run a function that is written in Python, operation by operation."""
+    """Run the body of a Python function of PyTorch (`function_bodies`), so that each operation in it is dispatched by itself."""
     return BODIES[func](*args, **kwargs)
 
 
 def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Dropout in the cell's own code: the mask is drawn whole, as one process would draw it, and cut."""
+    """Dropout in the cell's own code: each rank draws the mask of the global batch, as one process does, and slices it."""
     tensor, placement = the_shard(args, kwargs)
     if kwargs.get("inplace"):
         raise NeedsFullTensor
@@ -93,18 +93,18 @@ def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def new_like(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``new_zeros`` and its kin lend type and device only: the result is whole."""
+    """``new_zeros`` and similar, which use only dtype and device of the tensor: the result is replicated."""
     with torch._C.DisableTorchFunctionSubclass():
         return func(to_local(args[0]), *rules.full_tensor(args[1:]), **kwargs)
 
 
 def local_value(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what is the same for the part as for the whole: type, device, whether it requires gradients."""
+    """Return a property that the part and the full tensor have in common: dtype, device, whether gradients are required."""
     return rules.local(func, args, kwargs)
 
 
 def layout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what goes by strides: those that the whole would have."""
+    """Return a property that depends on strides (``stride``, ``is_contiguous``), by the strides that the full tensor would have."""
     placement = args[0].placement
     if not isinstance(placement, Shard):
         return rules.local(func, args, kwargs)
@@ -112,7 +112,7 @@ def layout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def contiguous(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.contiguous()``: a copy where one process makes one. A part of one sample may be contiguous where the whole is not."""
+    """``x.contiguous()``: copies if one process would copy. A shard of one sample may be contiguous where the full tensor is not."""
     tensor, *rest = args
     wanted = {"memory_format": rest[0] if rest else kwargs.get("memory_format", torch.contiguous_format)}
     placement = tensor.placement
@@ -122,7 +122,7 @@ def contiguous(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``copy.deepcopy``, as PyTorch has it: of what has a history it is an error."""
+    """``copy.deepcopy``, as in PyTorch: of a non-leaf tensor it is an error."""
     tensor, memo = args
     if id(tensor) in memo:
         return memo[id(tensor)]
@@ -138,7 +138,7 @@ _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``x.requires_grad = True``, ``x.grad = None``, ``x.data = …``: of the part."""
+    """``x.requires_grad = True``, ``x.grad = None``, ``x.data = …``, set on the part."""
     tensor, value = args
     if not isinstance(tensor, GlobalTensor):
         return rules.on_wholes(func, args, kwargs)
@@ -151,7 +151,7 @@ def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[st
                 f"{tuple(value.shape)}. Give the name another tensor instead: `x = …`, and not `x.data = …`."
             )
         if func == _SET_DATA and not requires_grad(tensor):
-            rules.viewed = [other for other in rules.viewed if other is not root_of(tensor)]  # whose numbers are not of `tensor` any more
+            rules.viewed = [other for other in rules.viewed if other is not root_of(tensor)]  # its values are no longer those of `tensor`
             _become_plain(tensor, value)
             return None
         value = rules.part_of(value, tensor.placement)
@@ -167,7 +167,7 @@ def _origin(value: torch.Tensor) -> Origin | None:
 
 
 def _become_plain(tensor: GlobalTensor, value: torch.Tensor) -> None:
-    """Let `tensor` be a plain tensor with the memory of `value`, which all ranks have: what is written to one is in the other."""
+    """Turn `tensor` into a plain tensor that shares the storage of `value`, which is replicated."""
     with torch._C.DisableTorchFunctionSubclass():
         tensor.data = value
         del tensor._state

@@ -1,4 +1,4 @@
-"""Indexing: of a batch that keeps its rows, of one entry for each sample, and of a table by the samples' numbers."""
+"""Rules of indexing: a batch with all rows kept, one entry per row, and a replicated table by the indices in a batch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .operands import NeedsFullTensor, at, globals_in, ndim_of, the_shard
 
 
 def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Index with rows of the batch left whole, ``x[:, 3]``, or with one place for each, ``x[torch.arange(len(x)), y]``."""
+    """Index a batch with all rows kept, ``x[:, 3]``, or one entry per row, ``x[torch.arange(len(x)), y]``; also assignment."""
     where = args[1] if isinstance(args[1], tuple) else (args[1],)
     writes = func.__name__ == "__setitem__"
     if not isinstance(args[0], GlobalTensor):
@@ -38,7 +38,7 @@ def index(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _value(value: Any, tensor: GlobalTensor, local: tuple[Any, ...], placement: Shard) -> Any:
-    """Return what goes into a rank's rows of what the cell writes into all."""
+    """Return the rank's part of a value that the cell assigns to an index of a batch."""
     if not isinstance(value, torch.Tensor) or not (ndim := ndim_of(value)):
         return value
     with torch._C.DisableTorchFunctionSubclass():
@@ -54,7 +54,7 @@ def _value(value: Any, tensor: GlobalTensor, local: tuple[Any, ...], placement: 
 
 
 def _is_mask(item: Any, tensor: GlobalTensor) -> bool:
-    """Return whether `item` is a mask of entries of `tensor`, cut as it is."""
+    """Return whether `item` is a boolean mask of `tensor` with the same placement."""
     if not isinstance(item, GlobalTensor) or item.placement != tensor.placement or ndim_of(item) > ndim_of(tensor):
         return False
     with torch._C.DisableTorchFunctionSubclass():
@@ -68,7 +68,7 @@ def _all_rows(item: Any, placement: Shard) -> bool:
 
 
 def _in_each_row(where: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
-    """Return the index into a part whose rows are all wanted; of each the same place."""
+    """Return the index into a shard for an index that keeps all rows and takes the same entries of each."""
     first, *rest = where
     if globals_in(rest):
         raise NeedsFullTensor
@@ -79,25 +79,25 @@ def _in_each_row(where: tuple[Any, ...], ndim: int) -> tuple[Any, ...]:
         if not flat and type(item) is not torch.Tensor:
             raise NeedsFullTensor
     if lists and lists[-1] - lists[0] + 1 != len(lists):
-        raise NeedsFullTensor  # what stands apart goes to the front
+        raise NeedsFullTensor  # advanced indices apart from each other: their dims go to the front
     if any(isinstance(item, bool) for item in rest):
         raise NeedsFullTensor
     if first is Ellipsis and sum(map(_num_dims, rest)) >= ndim:
-        raise NeedsFullTensor  # the dots stand for nothing
+        raise NeedsFullTensor  # the ellipsis stands for no dim
     return (slice(None) if isinstance(first, slice) else first, *rest)
 
 
 def _num_dims(item: Any) -> int:
-    """Return the number of dims that an item of an index is for."""
+    """Return the number of dims that an item of an index consumes."""
     if isinstance(item, torch.Tensor) and item.dtype in (torch.bool, torch.uint8):
         return item.dim()
     return int(item is not None and item is not ...)
 
 
 def _of_each_row(where: tuple[Any, ...], placement: Shard) -> tuple[Any, ...]:
-    """Return the index into a part of ``x[torch.arange(len(x)), y]``: one place, or some, for each row."""
+    """Return the index into a shard for ``x[torch.arange(len(x)), y]``: one entry, or several, per row."""
     if len(where) == 1:
-        raise NeedsFullTensor  # samples in an order: in some batches it is theirs, but what is split must not depend on that
+        raise NeedsFullTensor  # a permutation of samples: it may be the identity in some batches, but placements must not depend on values
     rows = _numbers(where[0])
     if rows is None or rows.numel() != rows.shape[0] or not torch.equal(rows.flatten(), _all_numbers(rows, placement.total)):
         raise NeedsFullTensor
@@ -107,7 +107,7 @@ def _of_each_row(where: tuple[Any, ...], placement: Shard) -> tuple[Any, ...]:
 
 
 def _aligned(items: Sequence[Any], placement: Shard, dim: int, ndim: int) -> list[Any]:
-    """Return the rest of an index whose tensors have `ndim` dims, the batch along `dim`, for the rank's part."""
+    """Return `items` of an index for the rank's part; their tensors have `ndim` dims and the batch along `dim`."""
     found = []
     for item in items:
         if isinstance(item, GlobalTensor):
@@ -128,7 +128,7 @@ def _aligned(items: Sequence[Any], placement: Shard, dim: int, ndim: int) -> lis
 
 
 def _from_table(rules: Rules, table: Any, where: tuple[Any, ...]) -> Any:
-    """Return rows, or entries, of a tensor that all ranks have, by numbers of a batch: ``centers[y]``."""
+    """Return rows or entries of a replicated tensor by the indices in a batch: ``centers[y]``."""
     shards = [item for item in where if isinstance(item, GlobalTensor)]
     if not shards or not isinstance(table, torch.Tensor) or any(item is None or item is Ellipsis for item in where):
         raise NeedsFullTensor
@@ -138,7 +138,7 @@ def _from_table(rules: Rules, table: Any, where: tuple[Any, ...]) -> Any:
     own = _aligned(where, placement, placement.dim, ndim)
     kinds = [isinstance(item, torch.Tensor) for item in own if not isinstance(item, int)]
     first, last = kinds.index(True), len(kinds) - kinds[::-1].index(True)
-    before = first if all(kinds[first:last]) else 0  # what stands apart goes to the front
+    before = first if all(kinds[first:last]) else 0  # dims of indices apart from each other go to the front
     found = rules.local(torch.Tensor.__getitem__, (table, tuple(own)), {})
     return from_local(found, Shard(before + placement.dim, placement.share, placement.unit))
 
@@ -147,7 +147,7 @@ _LOOKED_UP = {"bucketize": (0, "input"), "isin": (0, "elements"), "take": (1, "i
 
 
 def look_up(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Look each entry of a batch up in what all ranks have (``bucketize``, ``isin``, ``take``), or in its own row (``searchsorted``)."""
+    """Look up each entry of a batch in a replicated tensor (``bucketize``, ``isin``, ``take``) or in its own row (``searchsorted``)."""
     operands = globals_in((*args, *kwargs.values()))
     if "out" in kwargs or "out_int32" in kwargs or "sorter" in kwargs:
         raise NeedsFullTensor
@@ -167,7 +167,7 @@ def look_up(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def select(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``index_select``: of a batch along another dim, of what all ranks have by numbers of a batch."""
+    """``index_select``: of a batch along a dim that is not sharded, or of a replicated tensor by the indices in a batch."""
     names = ("input", "dim", "index")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     source, dim, numbers = (given.get(name) for name in names)
@@ -184,7 +184,7 @@ def select(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``gather`` and ``take_along_dim`` of each row by an index of its own, or of what all ranks have by that of a batch."""
+    """``gather`` and ``take_along_dim``: of each row by its own indices, or of a replicated tensor by the indices in a batch."""
     names = ("input", "dim", "index") if func.__name__ == "gather" else ("input", "indices", "dim")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     source, dim, numbers = given.get("input"), given.get("dim"), given.get("index", given.get("indices"))
@@ -202,7 +202,7 @@ def gather(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _cut(value: torch.Tensor, placement: Shard) -> torch.Tensor:
-    """Return what is the rank's of an operand that has an entry for each of the batch's."""
+    """Return the rank's part of an operand that has one entry per entry of the sharded dim."""
     if isinstance(value, GlobalTensor):
         return value
     if value.shape[placement.dim] != placement.total:
@@ -211,7 +211,7 @@ def _cut(value: torch.Tensor, placement: Shard) -> torch.Tensor:
 
 
 def _numbers(item: Any) -> torch.Tensor | None:
-    """Return numbers of rows as a tensor; ``None``: it is something else."""
+    """Return `item` as a tensor of integer indices, ``None`` if it is none."""
     if isinstance(item, list | range) and all(type(number) is int for number in item) and len(item):
         return torch.tensor(item)
     return item if type(item) is torch.Tensor and item.dim() and _is_integer(item) else None

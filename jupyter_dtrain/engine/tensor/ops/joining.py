@@ -1,4 +1,4 @@
-"""Tensors put together: cat, stack, and what spreads one to the shape of another."""
+"""Rules of operations that join tensors (``cat``, ``stack``) or broadcast one to the shape of another."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def broadcast(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Any:
-    """``view_as``, ``reshape_as`` and ``expand_as``: of the other tensor only the shape counts."""
+    """``view_as``, ``reshape_as`` and ``expand_as``, which use only the shape of the other tensor."""
     if len(args) != 2:
         raise NeedsFullTensor
     tensor, other = args
@@ -37,7 +37,7 @@ def as_other(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
 
 
 def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``select`` and ``narrow`` along another dim than the batch."""
+    """``select`` and ``narrow`` along a dim that is not sharded."""
     tensor, placement = the_shard(args, kwargs)
     dims = dims_of(args[:2], kwargs, ndim_of(tensor))
     if dims is None or placement.dim in dims:
@@ -47,7 +47,7 @@ def part_along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def join(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``cat`` and ``stack`` along another dim than the batch; what all ranks have, and as long, is cut to match."""
+    """``cat`` and ``stack`` along a dim that is not sharded. Replicated tensors with one row per sample are sliced to match."""
     parts = args[0] if args else kwargs.get("tensors")
     if not isinstance(parts, list | tuple) or not all(isinstance(t, torch.Tensor) for t in parts):
         raise NeedsFullTensor

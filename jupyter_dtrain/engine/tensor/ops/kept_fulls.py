@@ -1,10 +1,10 @@
-"""Full tensors that reads have brought: kept, as a cell reads a batch entry by entry, and taken back, as it may write into what it reads.
+"""Cache of full tensors: a cell may read a batch entry by entry, and may write into what it has read.
 
-Tensors of one memory have one full tensor: that of their root. A view of a batch is the same view of the batch's full tensor, so what the
-cell writes to a batch, a view, a sample or an array is in all of them, as in one process.
+Tensors that share a storage have one cached full tensor: that of their root. A view of a batch is the same view of the batch's full
+tensor. A write to a batch, a view, a sample or an array of it is therefore visible in all of them, as in one process.
 
-What is written into a full tensor, or into a sample of it, another version of that says. What is written through an array of NumPy's,
-nothing says: where the cell has had one, or a sample that it may have had one of, the part is copied anew when the tensor is used again.
+A write into a full tensor or a sample of it bumps the version of the full tensor, and the change is copied to the rank's part. A write
+through a NumPy array bumps no version. If the cell may hold an array, the part is copied again whenever the tensor is used.
 """
 
 from __future__ import annotations
@@ -26,41 +26,41 @@ from ..view_calls import ViewCall, have_one_memory, seen_through
 from .operands import at, global_shape, globals_in, requires_grad
 
 _MUCH = 4
-"""By how much a tensor may have more numbers than its view, to be fetched for it."""
+"""A base with more than this many times the elements of a view is not gathered for the view."""
 _MOST_VIEWED = 8
-"""Tensors whose samples the cell may hold: older ones are asked only when the cell computes with them by name."""
+"""Tensors that are checked for writes at each operation; older ones are checked only when they are operands."""
 
 
 @dataclass(kw_only=True)
 class KeptFulls:
-    """What is kept of the global tensors that the cell has read."""
+    """The cached full tensors of the global tensors that the cell has read."""
 
-    viewed: list[GlobalTensor] = field(default_factory=list)  # of whose wholes the cell may hold samples, which it may write into
-    lent: list[weakref.ref[GlobalTensor]] = field(default_factory=list)  # of whose wholes the cell has arrays, or views
-    is_first: bool = False  # of the ranks
-    transforms: int = 0  # of torch.func that are under way, one in another
+    viewed: list[GlobalTensor] = field(default_factory=list)  # the cell may hold, and write into, samples of their full tensors
+    lent: list[weakref.ref[GlobalTensor]] = field(default_factory=list)  # the cell has arrays or views of their full tensors
+    is_first: bool = False  # this is rank 0
+    transforms: int = 0  # depth of nested torch.func transforms that are running
 
     def keep(self, root: GlobalTensor, whole: torch.Tensor) -> None:
-        """Keep the whole of `root`, of which the cell may take samples, until the tensor is changed."""
+        """Cache the full tensor `whole` of `root` until `root` is written to; the cell may take samples of it."""
         root._state.full = KeptFull(version_of(root), whole, whole._version)
         if isinstance(root.placement, Shard):
             self.viewed = [*(other for other in self.viewed[1 - _MOST_VIEWED :] if other is not root), root]
 
     def part_of(self, whole: torch.Tensor, placement: Placement) -> torch.Tensor:
-        """Return the rank's part of a whole tensor ``(B, …)``, or what it adds to one that is a sum of all ranks'."""
+        """Return the rank's part of a full tensor: a slice ``(b, …)`` of ``(B, …)``, or a part whose sum or mean over ranks is `whole`."""
         if isinstance(placement, Shard):
             return whole[at(placement.dim, placement.loaded)]
         return whole.clone() if placement.weight is not None or self.is_first else nothing_of(whole)
 
     @staticmethod
     def keep_on(root: GlobalTensor) -> None:
-        """Keep what is kept: the tensor has another version, and the same numbers, or those that were written into its whole."""
+        """Mark the cached full tensor as current after the version of `root` has changed: part and full tensor have equal values."""
         kept = root._state.full
         if kept is not None:
             root._state.full = KeptFull(version_of(root), kept.tensor, kept.tensor._version)
 
     def is_read(self, tensor: Any) -> bool:
-        """Return whether the whole of `tensor` is kept as it is now: the cell may hold samples of it, which are to change with it."""
+        """Return whether the full tensor of `tensor` is cached and current: the cell may hold samples, which must change with it."""
         if type(tensor) is not GlobalTensor:
             return False
         root = root_of(tensor)
@@ -68,7 +68,7 @@ class KeptFulls:
         return kept is not None and kept.version == self.version_to_keep(root)
 
     def version_to_keep(self, tensor: GlobalTensor) -> int | None:
-        """Return the version of a tensor whose whole may be kept until there is another, ``None`` if it may not."""
+        """Return the version under which the full tensor of `tensor` may be cached, ``None`` if it may not be cached."""
         with torch._C.DisableTorchFunctionSubclass():
             if tensor.is_inference() or forward_ad._current_level >= 0:
                 return None
@@ -79,7 +79,7 @@ class KeptFulls:
             return version_of(tensor)
 
     def lend(self, result: Any, operands: Any) -> None:
-        """Note of which of `operands` the cell has got a view, or several."""
+        """Record which of `operands` have a cached full tensor that `result`, which the cell gets, is a view of."""
         view = result[0] if isinstance(result, tuple | list) and result else result
         if isinstance(view, torch.Tensor):
             for root in map(root_of, globals_in(operands)):
@@ -87,19 +87,22 @@ class KeptFulls:
                     self.note_lent(root)
 
     def note_lent(self, root: GlobalTensor) -> None:
-        """Note that the cell may write into the whole of `root` uncounted."""
+        """Record that the cell may write into the full tensor of `root` without a version bump."""
         root._state.is_lent = True
         self.lent = [*(other for other in self.lent if other() is not None and other() is not root), weakref.ref(root)]
 
     def take_back_lent(self) -> None:
-        """Take back what the cell has written into all that it has: a backward pass goes by what batches are then, ``x.numpy()[:] = 0``."""
+        """Copy to the parts what the cell has written through arrays and views (``x.numpy()[:] = 0``), before a backward pass."""
         for root in [other() for other in self.lent]:
             if root is not None:
                 self.take_back(root, by_array=True)
 
     @staticmethod
     def trace(result: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return `result`, of which is noted whether it, or several in it, are views of the shard ``args[0]``."""
+        """Return `result`, and record the view operation if it, or tensors in it, are views of the shard ``args[0]``.
+
+        A view that in one process would be a copy, because the full tensor has another layout, is returned as a copy.
+        """
         source = next(iter(args), None)
         if type(source) is not GlobalTensor or type(source._state.placement) is not Shard:
             return result
@@ -114,7 +117,7 @@ class KeptFulls:
             call = ViewCall(func, tuple(map(_shaped, args[1:])), {key: _shaped(value) for key, value in kwargs.items()}, number)
             root, views = (source._state.base or Origin(source, ())) if has_graph else origin_of(source)
             if is_single and number is None and seen_through(_described(root), (*views, call)) is None:
-                with torch._C.DisableTorchFunctionSubclass():  # all samples together lie in memory so that it is a copy
+                with torch._C.DisableTorchFunctionSubclass():  # of the full tensor it would be a copy
                     return from_local(view.clone(), view._state.placement)
             if has_graph:
                 if view is not source and source.requires_grad:
@@ -125,9 +128,9 @@ class KeptFulls:
         return result
 
     def bring_up_to_date(self) -> None:
-        """Let samples with a graph be what was written to their tensor in a way that graphs are not told. A collective then.
+        """Update cached full tensors with a graph after writes that autograd does not see, as ``out.data *= 2``.
 
-        ``out.data *= 2`` is such a way. All others are followed where they happen.
+        A collective if there were such writes. Other writes are followed where they happen.
         """
         for root in self.viewed:
             kept = root._state.full
@@ -138,7 +141,7 @@ class KeptFulls:
             self.keep_on(root)
 
     def take_back_all(self, operands: Iterable[Any], *, by_array: bool = True) -> None:
-        """Take back what the cell has written into the whole of any of `operands`."""
+        """Copy to the parts what the cell has written into full tensors of `operands`; see :meth:`take_back`."""
         for tensor in operands:
             if type(tensor) is GlobalTensor:
                 state = tensor._state
@@ -150,14 +153,18 @@ class KeptFulls:
                 self.take_back_all(tensor, by_array=by_array)
 
     def take_back(self, root: GlobalTensor, *, by_array: bool = False) -> bool:
-        """Write into the part ``(b, …)`` what the cell has written into the whole ``(B, …)``: ``image = x[0]; image *= 2``.
+        """Copy to the part ``(b, …)`` what the cell has written into the full tensor ``(B, …)``: ``image = x[0]; image *= 2``.
 
-        `by_array`: also what nothing counts.
+        Parameters
+        ----------
+        root : GlobalTensor
+        by_array : bool
+            Whether to copy also without a new version, as writes through NumPy arrays bump none.
 
         Returns
         -------
         bool
-            Whether there may be more to come: the cell holds samples of the whole.
+            Whether more writes may follow, because the cell holds samples of the full tensor.
         """
         kept = root._state.full
         if kept is None:
@@ -169,13 +176,13 @@ class KeptFulls:
                 root.copy_(self.part_of(whole, root.placement))
                 self.keep_on(root)
             elif by_array and is_current:
-                copy_uncounted(root, self.part_of(whole, root.placement))  # on all ranks, though another's part alone may be another
+                copy_uncounted(root, self.part_of(whole, root.placement))  # on all ranks, even if only another rank's part has changed
                 self.keep_on(root)
         return bool(whole._use_count() > 1)  # type: ignore[attr-defined]  # which PyTorch does not declare
 
 
 def origin_of(tensor: GlobalTensor) -> Origin:
-    """Return whose memory a shard has, and by which views."""
+    """Return the root whose storage a shard shares, and the views between; if there is none, make `tensor` its own root."""
     origin = _origin_now(tensor)
     if origin is None:
         with torch._C.DisableTorchFunctionSubclass():
@@ -184,7 +191,7 @@ def origin_of(tensor: GlobalTensor) -> Origin:
 
 
 def root_of(tensor: GlobalTensor) -> GlobalTensor:
-    """Return the tensor whose whole is kept for `tensor`: itself, if it is a sum, or nothing was read of it yet."""
+    """Return the tensor that caches the full tensor for `tensor`: its root or, if it has none (of a graph: no cached one), itself."""
     if requires_grad(tensor):
         base = base_of(tensor)
         return tensor if base is None or base.root._state.full is None else base.root
@@ -193,9 +200,9 @@ def root_of(tensor: GlobalTensor) -> GlobalTensor:
 
 
 def base_of(tensor: GlobalTensor) -> Origin | None:
-    """Return which tensor of the cell's graph one that requires gradients is a view of.
+    """Return the tensor in the cell's graph that `tensor`, which requires gradients, is a view of.
 
-    ``None``: of none, or of one that is much larger and of which nothing was read.
+    ``None``: it is no view, or its base is much larger and not cached.
     """
     base = tensor._state.base
     if base is None or not requires_grad(base.root) or not have_one_memory(tensor, base.root):
@@ -206,13 +213,13 @@ def base_of(tensor: GlobalTensor) -> Origin | None:
 
 def _origin_now(tensor: GlobalTensor) -> Origin | None:
     origin = tensor._state.origin
-    if origin is not None and not have_one_memory(tensor, origin.root):  # `x.set_`, which tells nobody
+    if origin is not None and not have_one_memory(tensor, origin.root):  # after `x.set_`, which is not dispatched
         origin = tensor._state.origin = None
     return origin
 
 
 def _described(root: GlobalTensor) -> torch.Tensor:
-    """Return a tensor without memory that has the shape and the strides of the whole of `root`: the same on ranks with one sample."""
+    """Return a meta tensor with the shape and strides of the full tensor of `root`."""
     placement = root._state.placement
     assert isinstance(placement, Shard)
     with torch._C.DisableTorchFunctionSubclass():
@@ -220,5 +227,5 @@ def _described(root: GlobalTensor) -> torch.Tensor:
 
 
 def _shaped(value: Any) -> Any:
-    """Return an argument as it is kept: a tensor that spans the ranks lends its shape (``expand_as``)."""
+    """Return an argument to record: a global tensor is replaced by a meta tensor of its shape, as ``expand_as`` needs no more."""
     return torch.empty(global_shape(value), dtype=value.dtype, device="meta") if type(value) is GlobalTensor else value

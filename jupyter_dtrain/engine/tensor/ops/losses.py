@@ -1,4 +1,4 @@
-"""Losses and their means over the global batch."""
+"""Rules of losses, whose reductions are over the global batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .operands import NeedsFullTensor, globals_in, ndim_of, tensors_in
 
 _OF_NUMBERED_CLASSES = frozenset((F.cross_entropy, F.nll_loss))
 _OF_CLASSES = frozenset((F.cross_entropy, F.nll_loss, F.multi_margin_loss))
-_TARGET_PER_ROW = _OF_CLASSES | {F.cosine_embedding_loss}  # one number for each row of the input; elsewhere operands are broadcast
+_TARGET_PER_ROW = _OF_CLASSES | {F.cosine_embedding_loss}  # one target per row; other losses broadcast operands
 _OF_VECTORS = frozenset(  # an input with one dim is a single sample
     (*_TARGET_PER_ROW, F.multilabel_margin_loss, F.multilabel_soft_margin_loss, F.triplet_margin_loss, F.triplet_margin_with_distance_loss)
 )
@@ -23,18 +23,18 @@ _WEIGHTED_MEAN = frozenset((F.mse_loss, F.l1_loss, F.huber_loss))
 
 
 class CountTargets(BaseException):
-    """Ends the cell on a rank with the first target that is ignored: the run goes on from its last snapshot and counts them in all batches.
+    """Ends the cell at the first ignored target; the run resumes from its last snapshot and then counts targets in every batch.
 
-    Not an ``Exception``: the cell's own handlers must not catch it.
+    Not an ``Exception``, so that the cell's own handlers do not catch it.
     """
 
 
 def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Losses: rows stay rows, a sum is a sum of the parts' sums, a mean a weighted mean of theirs."""
+    """Losses: a shard for ``reduction="none"``, partial for a sum or mean. Replicated operands are sliced to match."""
     if kwargs.get("size_average") is not None or kwargs.get("reduce") is not None:
-        raise NeedsFullTensor  # the old spelling
+        raise NeedsFullTensor  # deprecated arguments
     reduction = kwargs.get("reduction", "mean")
-    if (rows := _rows_of_both(func, args, kwargs)) is not None:  # nothing has to be cut: this is nearly all
+    if (rows := _rows_of_both(func, args, kwargs)) is not None:  # the most frequent case: nothing to slice
         return _reduced(rules, func, args, kwargs, reduction, rows)
     globals_here = globals_in([*args, *kwargs.values()])
     if any(not isinstance(t.placement, Shard) or t.placement.dim != 0 for t in globals_here):
@@ -44,13 +44,13 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
     if func in _WEIGHTED_MEAN and reduction == "mean" and kwargs.get("weight") is not None:
         raise NeedsFullTensor  # the divisor is the sum of the weights
-    counted = tensors_in(args) if func.__name__ == "gaussian_nll_loss" else globals_here  # its variance may be per row
+    counted = tensors_in(args) if func.__name__ == "gaussian_nll_loss" else globals_here  # its variance may have one entry per row
     ndims = {ndim_of(t) for t in counted}
     if func not in _TARGET_PER_ROW and len(ndims) > 1:
-        raise NeedsFullTensor  # (N, 1) against (N,) is (N, N): PyTorch warns of it and goes on
+        raise NeedsFullTensor  # (N, 1) and (N,) broadcast to (N, N); PyTorch only warns
     ndim = min(ndims)
     if reduction == "batchmean" and (not args or _has_other_rows(args[0], ndim, placement.total)):
-        raise NeedsFullTensor  # the divisor is its number of rows, however often they are broadcast
+        raise NeedsFullTensor  # the divisor is the input's number of rows before broadcasting
     if func in _OF_VECTORS and args and isinstance(args[0], torch.Tensor) and ndim_of(args[0]) < 2:
         raise NeedsFullTensor
 
@@ -62,7 +62,7 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
             if value.shape[0] == placement.total and (value.dim() == ndim or func in _TARGET_PER_ROW):
                 return value[placement.loaded]
             if value.dim() > ndim and func not in _TARGET_PER_ROW:
-                raise NeedsFullTensor  # the rows of the result are further right
+                raise NeedsFullTensor  # the result would have the samples along a later dim
             if (value.dim() == ndim or func in _TARGET_PER_ROW) and value.shape[0] != 1:
                 raise NeedsFullTensor
         return value
@@ -74,7 +74,7 @@ def loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _rows_of_both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Shard | None:
-    """Return the placement of input and target where both are the rank's rows of one batch and nothing else is a tensor."""
+    """Return the common placement of input and target if both are shards along dim 0 of one batch and no other argument is a tensor."""
     if len(args) != 2 or type(args[0]) is not GlobalTensor or type(args[1]) is not GlobalTensor:
         return None
     ndim = ndim_of(args[0])
@@ -87,12 +87,12 @@ def _rows_of_both(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
 
 
 def _has_other_rows(tensor: torch.Tensor, ndim: int, total: int) -> bool:
-    """Return whether the input of a loss has been made in the cell, and not with a row for each of the `total` samples."""
+    """Return whether the input of a loss is a replicated tensor that does not have one row for each of the `total` samples."""
     return not isinstance(tensor, GlobalTensor) and (tensor.dim() != ndim or tensor.shape[0] != total)
 
 
 def _reduced(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], reduction: str, placement: Shard) -> Any:
-    """Compute a loss on the rank's rows, and place what comes out."""
+    """Compute a loss on the rank's rows and return it with its placement."""
     if reduction == "mean" and func in _OF_NUMBERED_CLASSES:
         return _class_loss(rules, func, args, kwargs, placement)
     result = rules.local(func, args, kwargs)
@@ -104,7 +104,7 @@ def _reduced(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], placement: Shard) -> Any:
-    """Take the mean over classes' targets, whose divisor depends on them: ignored entries, weights of classes."""
+    """Mean of a classification loss, whose divisor depends on the targets: ignored ones, class weights. A collective in general."""
     target = kwargs.get("target", args[1] if len(args) > 1 else None)
     weights = kwargs.get("weight", args[2] if len(args) > 2 else None)
     ignored = kwargs.get("ignore_index", -100)
@@ -113,7 +113,7 @@ def _class_loss(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
         if target.is_floating_point():  # probabilities of classes
             return from_local(func(*args, **kwargs), Partial.mean(placement.share))
         keep = target != ignored
-        # Nearly never is a target of a plain classification ignored. Ranks ask each other only a few times whether one is.
+        # Plain classification hardly ever has ignored targets: after a few batches without one, the ranks stop exchanging the count.
         asks = rules.count_targets or weights is not None or target.dim() > 1 or placement.unit > 1
         if not asks and rules.without_ignored.get(ignored, 0) >= _ASK:
             if placement.counts:
@@ -135,7 +135,7 @@ _FIRST_IGNORED = f"a target is {{}}, the class that the loss ignores, for the fi
 
 
 def ctc(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``ctc_loss`` of targets in rows: the samples are along the second dim of what is predicted."""
+    """``ctc_loss`` with padded targets ``(B, S)``: the predictions ``(T, B, C)`` have the samples along dim 1."""
     names = ("log_probs", "targets", "input_lengths", "target_lengths", "blank", "reduction", "zero_infinity")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     predicted, targets = given.get("log_probs"), given.get("targets")

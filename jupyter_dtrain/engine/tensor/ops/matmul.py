@@ -1,4 +1,4 @@
-"""Operations that treat every sample by itself: layers, products with a matrix, embeddings."""
+"""Rules of operations that treat each sample by itself: layers, products with a matrix, embeddings, linear algebra."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .operands import NeedsFullTensor, at, changes_in_place, globals_in, map_res
 
 
 def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Operations that treat each entry of dim 0 by itself; whole operands are parameters, the same for all rows."""
+    """Operations that treat each row of dim 0 by itself; replicated operands (weights) apply to all rows."""
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or first.placement.dim != 0 or ndim_of(first) < 2:
         raise NeedsFullTensor
@@ -29,7 +29,7 @@ def rowwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return map_result(result, lambda t: from_local(t, placement))
 
 
-_MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
+_MIN_DIMS = {  # with one dim less, PyTorch takes dim 0 for the channels
     **{f"conv{n}d": n + 2 for n in (1, 2, 3)},
     **{f"conv_transpose{n}d": n + 2 for n in (1, 2, 3)},
     "adaptive_avg_pool3d": 4,
@@ -45,7 +45,7 @@ _MIN_DIMS = {  # with one less, PyTorch takes dim 0 for the channels
 
 
 def _reaches_rows(func: Any, ndim: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether an operation on the last dims is on all dims, the batch's included."""
+    """Return whether an operation mixes the rows: it works along all dims, or takes statistics of the batch."""
     if func.__name__ == "pad":
         return len(kwargs.get("pad", args[1] if len(args) > 1 else ())) >= 2 * ndim
     if func.__name__ == "batch_norm":
@@ -56,7 +56,7 @@ def _reaches_rows(func: Any, ndim: int, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def instance_norm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``instance_norm``: rows stay rows; running statistics are a mean over rows, so the parts' together are those of the batch."""
+    """``instance_norm``: row by row; running statistics are a mean over rows, so the shards' means are averaged by an all-reduce."""
     given = {**dict(zip(_INSTANCE_NORM, args, strict=False)), **kwargs}
     running = [given[name] for name in ("running_mean", "running_var") if given.get(name) is not None]
     if not running or not given.get("use_input_stats", True):
@@ -79,28 +79,28 @@ _NORMALIZE_LAST = frozenset((F.layer_norm, F.rms_norm, torch.rms_norm))
 
 
 def lookup(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Like :func:`rowwise`, where rows may be single numbers (indices of an embedding, classes to encode)."""
+    """Look-ups row by row as in :func:`rowwise`, also of 1-dim tensors (indices of an embedding, classes to encode)."""
     first = args[0]
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard) or globals_in((*args[1:], *kwargs.values())):
         raise NeedsFullTensor
     if func.__name__ == "embedding_bag" and (ndim_of(first) != 2 or first.placement.dim):
-        raise NeedsFullTensor  # bags of any length
+        raise NeedsFullTensor  # bags of different lengths
     if _max_norm(func, args, kwargs) is not None:
-        raise NeedsFullTensor  # it scales the rows that are looked up, in place
+        raise NeedsFullTensor  # it rescales the rows that are looked up, in place
     if func.__name__ == "one_hot" and (args[1] if len(args) > 1 else kwargs.get("num_classes", -1)) < 0:
-        raise NeedsFullTensor  # their number depends on the data
+        raise NeedsFullTensor  # the number of classes depends on the data
     placement = first.placement
     return map_result(rules.local(func, args, kwargs), lambda t: from_local(t, placement))
 
 
 def _max_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the norm to which a table's rows are scaled down, ``None`` for none."""
+    """Return the ``max_norm`` argument, ``None`` if there is none."""
     position = 3 if func.__name__ in ("embedding", "embedding_bag") else len(args)
     return kwargs.get("max_norm", args[position] if len(args) > position else None)
 
 
 def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``einsum`` in which the batch has one letter, of the first dims or any: it stays, or is summed over."""
+    """``einsum`` in which the sharded dim has one letter: the result is a shard along it, or partial if it is summed over."""
     equation, *rest = args
     operands = list(rest[0]) if len(rest) == 1 and isinstance(rest[0], list | tuple) else rest
     terms, arrow, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
@@ -135,19 +135,19 @@ def einsum(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _spelled_out(terms: list[str], result: str, operands: list[Any]) -> tuple[list[str], str]:
-    """Return the terms of an equation, and its result, with letters for the dots."""
+    """Return the terms of an equation and its result with letters in place of ``...``."""
     counts = {ndim_of(t) - len(term.replace("...", "")) for term, t in zip(terms, operands, strict=True) if "..." in term}
     if not counts:
         return terms, result
     free = [letter for letter in string.ascii_letters if letter not in "".join(terms) + result]
     if len(counts) > 1 or not 0 <= min(counts) <= len(free):
-        raise NeedsFullTensor  # what is missing is broadcast
+        raise NeedsFullTensor  # operands with fewer dims are broadcast
     dots = "".join(free[: min(counts)])
     return [term.replace("...", dots) for term in terms], result.replace("...", dots)
 
 
 def matrices(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run linear algebra on a batch of matrices, one by one."""
+    """Linear algebra on a batch of matrices ``(B, …, M, N)``, matrix by matrix."""
     first = args[0] if args else None
     if func.__name__ == "linalg_solve_triangular" and len(args) == 2 and not isinstance(first, GlobalTensor):
         return _solved_by_one(rules, first, args[1], kwargs)
@@ -164,7 +164,7 @@ def matrices(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def _solved_by_one(rules: Rules, matrix: Any, sides: Any, kwargs: dict[str, Any]) -> Any:
-    """Solve with one triangular matrix for all (of a ``MultivariateNormal``, say): right sides are columns, or matrices."""
+    """``solve_triangular`` with one replicated matrix (as of a ``MultivariateNormal``) and a batch of right-hand sides."""
     placement, ndim = sides.placement, ndim_of(sides)
     if not isinstance(placement, Shard) or matrix.shape[:-2].numel() != 1 or ndim < max(matrix.dim(), 2) or not kwargs.get("left", True):
         raise NeedsFullTensor
@@ -174,7 +174,7 @@ def _solved_by_one(rules: Rules, matrix: Any, sides: Any, kwargs: dict[str, Any]
 
 
 def addmm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Add the product of rows of a shard and a whole matrix to rows of the same batch, or to a vector for all of them."""
+    """``addmm``: add the product of a shard's rows and a replicated matrix to rows of the same batch, or to a vector for all rows."""
     if len(args) != 3:
         raise NeedsFullTensor
     first, rows, matrix = args
@@ -195,7 +195,7 @@ def addmm(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def product(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Matrix products: rows of a shard times a whole matrix, a whole matrix times columns of one, or two batches of matrices."""
+    """Matrix products: a shard's rows times a replicated matrix, a replicated matrix times a shard's columns, or batches of matrices."""
     if len(args) != 2 or kwargs:
         raise NeedsFullTensor
     left, right = args
@@ -215,7 +215,7 @@ def product(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def _matrices_for(shard: GlobalTensor, matrices: torch.Tensor, placement: Shard) -> torch.Tensor:
-    """Return the rank's of a batch of whole matrices that are multiplied with those of a shard."""
+    """Return the rank's part of a replicated batch of matrices that is multiplied with a shard's matrices."""
     if matrices.dim() > ndim_of(shard):
         raise NeedsFullTensor
     if matrices.dim() < ndim_of(shard) or matrices.shape[0] == 1:
@@ -226,7 +226,7 @@ def _matrices_for(shard: GlobalTensor, matrices: torch.Tensor, placement: Shard)
 
 
 def _columns(rules: Rules, func: Any, left: Any, right: GlobalTensor) -> Any:
-    """Multiply what all ranks have with columns of a shard, or with matrices of one."""
+    """Multiply a replicated operand by the columns of a shard, or by its matrices."""
     placement, ndim = right.placement, ndim_of(right)
     if not isinstance(left, torch.Tensor) or not isinstance(placement, Shard) or left.dim() == 0:
         raise NeedsFullTensor

@@ -1,4 +1,4 @@
-"""Operands of an operation as the cell passed them: which of them span the ranks, their global shapes, and the dims that are meant."""
+"""Inspect the operands of an operation as the cell passed them: global tensors among them, global shapes, ``dim`` arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..placement_types import GlobalTensor, Shard
 
 
 class NeedsFullTensor(Exception):
-    """A rule does not cover these operands: compute on whole tensors."""
+    """A rule does not cover these operands: the operation has to run on full tensors."""
 
 
 def at(dim: int, part: slice) -> tuple[slice, ...]:
@@ -21,7 +21,7 @@ def at(dim: int, part: slice) -> tuple[slice, ...]:
 
 
 def same_bytes(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Return whether two tensors of one shape and type have the same bytes, whatever is NaN in them."""
+    """Return whether two tensors of equal shape and dtype have the same bytes, NaN included."""
     return torch.equal(bytes_of(left), bytes_of(right))
 
 
@@ -54,13 +54,13 @@ def ndim_of(tensor: torch.Tensor) -> int:
 
 
 def requires_grad(tensor: torch.Tensor) -> bool:
-    """Return whether gradients of `tensor` are asked for."""
+    """Return whether `tensor` requires gradients."""
     with torch._C.DisableTorchFunctionSubclass():
         return tensor.requires_grad
 
 
 def has_graph(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether a graph is made of an operation on these operands."""
+    """Return whether autograd records an operation on these operands in reverse mode."""
     return torch.is_grad_enabled() and any(map(requires_grad, tensors_in((*args, *kwargs.values()))))
 
 
@@ -80,7 +80,7 @@ def map_result(result: Any, function: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def the_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[GlobalTensor, Shard]:
-    """Return the first operand, a shard ``(b, …)`` of ``(B, …)``, with its placement; no other operand may span ranks."""
+    """Return the first operand and its placement. NeedsFullTensor unless it is a shard and no other operand is a global tensor."""
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor) or not isinstance(first.placement, Shard):
         raise NeedsFullTensor

@@ -1,4 +1,4 @@
-"""Operations on two batches or more, row by row."""
+"""Rules of operations on several batches, row by row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .pointwise import fitted
 
 
 def pairwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Distances and similarities of corresponding rows, with broadcasting, along another dim than the batch."""
+    """Distances and similarities of corresponding rows, with broadcasting, along a dim that is not sharded."""
     first, placement = _first_rows(args[:2], (*args[2:], *kwargs.values()))
     from_right, ndim = ndim_of(first) - placement.dim, max(map(ndim_of, args[:2]))
     dim = kwargs.get("dim", args[2] if len(args) > 2 else 1) if func.__name__ == "cosine_similarity" else kwargs.get("dim", -1)
@@ -25,7 +25,7 @@ def pairwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def paired(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Operations with a row of the one for each row of the other (``grid_sample``, ``bilinear``); what else they get is for all rows."""
+    """Operations that pair the rows of two operands (``grid_sample``, ``bilinear``); further arguments apply to all rows."""
     _, placement = _first_rows(args[:2], (*args[2:], *kwargs.values()))
     if placement.dim or min(map(ndim_of, args[:2])) < 2:
         raise NeedsFullTensor
@@ -34,7 +34,7 @@ def paired(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def affine_grid(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``affine_grid``, whose size is that of the whole batch."""
+    """``affine_grid``, whose ``size`` argument is global."""
     theta, placement = _first_rows(args[:1], kwargs.values())
     size = list(kwargs.get("size", args[1] if len(args) > 1 else ()))
     if placement.dim or ndim_of(theta) != 3 or not size or size[0] != placement.total:
@@ -45,7 +45,7 @@ def affine_grid(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def attention(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``scaled_dot_product_attention`` within samples."""
+    """``scaled_dot_product_attention`` within samples, without dropout."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     query, mask = given.get("query"), given.pop("attn_mask", None)
@@ -62,7 +62,7 @@ def attention(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def distances(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``cdist`` of each row, or of the rows of each sample, from what all ranks have or from those of the same sample."""
+    """``cdist``: of the rows ``(B, M)`` to replicated rows, or within each sample of ``(B, P, M)`` to replicated or its own rows."""
     first, placement = _first_rows(args[:2], (*args[2:], *kwargs.values()))
     left, right = args[:2]
     ndim = ndim_of(left)
@@ -82,8 +82,8 @@ def distances(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if ndim == 3:
         return from_local(rules.local(func, (_rows(left, placement), _rows(right, placement), power, mode), {}), placement)
     if len(globals_in((left, right))) > 1:
-        raise NeedsFullTensor  # all samples from each other
-    if mode == _FASTER:  # is chosen by the numbers of rows, and rounds differently
+        raise NeedsFullTensor  # distances between all samples
+    if mode == _FASTER:  # PyTorch chooses by the number of rows, and the modes round differently: choose by the global number
         most = max(placement.total, *((arg.shape[0]) for arg in (left, right) if not isinstance(arg, GlobalTensor)))
         mode = "use_mm_for_euclid_dist" if most > 25 else "donot_use_mm_for_euclid_dist"
     found = rules.local(func, (left, right, power, mode), {})
@@ -94,7 +94,7 @@ _FASTER = "use_mm_for_euclid_dist_if_necessary"
 
 
 def outer(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``outer`` of a batch of numbers and a vector that all ranks have."""
+    """``outer`` of a sharded and a replicated vector."""
     _, placement = _first_rows(args[:2], kwargs.values())
     if len(args) != 2 or kwargs or len(globals_in(args)) != 1:
         raise NeedsFullTensor
@@ -102,7 +102,7 @@ def outer(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _first_rows(operands: tuple[Any, ...], others: Any) -> tuple[GlobalTensor, Shard]:
-    """Return the first operand that spans the ranks, a shard, with its placement; nothing of `others` spans them."""
+    """Return the first global operand and its placement. NeedsFullTensor if it is no shard, or if `others` has global tensors."""
     first = next((operand for operand in operands if isinstance(operand, GlobalTensor)), None)
     if first is None or not isinstance(first.placement, Shard) or globals_in(others):
         raise NeedsFullTensor
@@ -112,7 +112,7 @@ def _first_rows(operands: tuple[Any, ...], others: Any) -> tuple[GlobalTensor, S
 
 
 def _rows(value: Any, placement: Shard) -> Any:
-    """Return the rank's rows of an operand with one for each sample."""
+    """Return the rank's rows of an operand that has one row per sample."""
     if isinstance(value, GlobalTensor):
         if value.placement != placement:
             raise NeedsFullTensor

@@ -1,4 +1,4 @@
-"""Operations on corresponding entries: arithmetic, comparisons, activations, conversions."""
+"""Rules of elementwise operations: arithmetic, comparisons, activations, conversions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMBERS = frozenset((int, float, bool))
 
 
 def _alike(first: GlobalTensor, second: GlobalTensor) -> bool:
-    """Return whether two tensors are cut the same way, dim by dim."""
+    """Return whether two tensors have the same placement and number of dims."""
     if first is second:
         return True
     if first.placement is not second.placement and first.placement != second.placement:
@@ -27,10 +27,10 @@ def _alike(first: GlobalTensor, second: GlobalTensor) -> bool:
 
 
 def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Operations on corresponding entries, with broadcasting: parts stay parts, whole operands are cut to match."""
+    """Elementwise operations with broadcasting: on parts; replicated operands are sliced to match."""
     if func.__name__ == "where" and len(args) + len(kwargs) == 1:
-        raise NeedsFullTensor  # the indices of what is true
-    if not kwargs and 0 < len(args) < 3:  # nearly all that cells write, and so worth a shorter way
+        raise NeedsFullTensor  # the indices of true entries
+    if not kwargs and 0 < len(args) < 3:  # the most frequent case has a shorter path
         first, second = args[0], args[-1]
         if type(first) is GlobalTensor and (first is second or type(second) in _NUMBERS or type(second) is GlobalTensor):
             placement = first.placement
@@ -44,7 +44,7 @@ def elementwise(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
     if any(isinstance(t.placement, Partial) for t in operands):
         if all(isinstance(t.placement, Partial) for t in operands):
             return _linear(rules, func, args, kwargs)
-        # A shard with a sum over the batch (a centred value, say): the sum is read first.
+        # A shard and a partial value (as in centring by the mean): read the partial value first.
         if changes_in_place(func) and isinstance(args[0], GlobalTensor) and isinstance(args[0].placement, Partial):
             raise NeedsFullTensor
         return elementwise(rules, func, *_partials_whole(rules, args, kwargs))
@@ -59,7 +59,22 @@ def _partials_whole(rules: Rules, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def fitted(value: Any, placement: Shard, from_right: int) -> Any:
-    """Return an operand that goes with a part whose batch is the dim `from_right` (1 is the last): what all ranks have is cut to match."""
+    """Return an operand that broadcasts against a shard; a replicated one is sliced to match.
+
+    Parameters
+    ----------
+    value : object
+        A shard, a replicated tensor, or anything else, which is returned as it is.
+    placement : Shard
+        Of the other operand.
+    from_right : int
+        Its sharded dim, counted from the right; 1 is the last dim.
+
+    Raises
+    ------
+    NeedsFullTensor
+        The placements, or the sizes of the sharded dim, do not match.
+    """
     if isinstance(value, GlobalTensor):
         other = value.placement
         if not isinstance(other, Shard) or other.share != placement.share or other.unit != placement.unit:
@@ -91,7 +106,7 @@ def _on_shards(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     if not args:
         raise NeedsFullTensor  # all by keyword
     if changes_in_place(func) and not isinstance(args[0], GlobalTensor):
-        raise NeedsFullTensor  # a whole tensor cannot become a part in place
+        raise NeedsFullTensor  # a replicated tensor cannot become a shard in place
     result = rules.local(func, new_args, new_kwargs)
     if result is args[0] or not isinstance(result, torch.Tensor):
         return result
@@ -105,7 +120,7 @@ _NEGATE = frozenset(("neg", "negative", "__neg__", "positive", "__pos__"))
 
 
 def _linear(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Keep sums and multiples of partial values partial; everything else reads them."""
+    """Linear operations on partial values give partial values. NeedsFullTensor for all others, which read the values."""
     name = getattr(func, "__name__", "")
     target = args[0] if changes_in_place(func) else None
     if kwargs or (target is not None and not isinstance(target, GlobalTensor)):  # alpha=, rounding_mode=, out=
@@ -127,7 +142,7 @@ def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | 
     if len(placements) == 1:
         (placement,) = placements
         if len(partials) == 2 or placement.weight is not None:
-            # Means with the same weights: what all ranks agree on is its own weighted mean.
+            # Means with equal weights, or one with a replicated operand, which is its own weighted mean.
             return _done(rules, func, args, args, placement, target)
     if target is not None and isinstance(target.placement, Partial) and target.placement.weight is not None:
         raise NeedsFullTensor
@@ -136,7 +151,7 @@ def _add(rules: Rules, func: Any, args: tuple[Any, ...], target: GlobalTensor | 
 
 
 def _as_sum(value: Any, rank: int) -> Any:
-    """Return a rank's part of `value` as one of a sum: a mean's times its weight; what all ranks agree on is added once, by rank 0."""
+    """Return a rank's part of `value` as a part of a sum: of a mean, times the weight; of a replicated value, all of it on rank 0."""
     if isinstance(value, GlobalTensor):
         assert isinstance(value.placement, Partial)
         return value if value.placement.weight is None else weigh(to_local(value), value.placement.weight)
@@ -144,11 +159,11 @@ def _as_sum(value: Any, rank: int) -> Any:
 
 
 def _done(rules: Rules, func: Any, args: tuple[Any, ...], parts: tuple[Any, ...], placement: Placement, target: GlobalTensor | None) -> Any:
-    """Run `func` on parts, and note it for the whole values where roundings show."""
+    """Run `func` on parts, and defer it to the reduced values as well if rounding differences would show (`deferred`)."""
     operands = globals_in(args)
     may_be_noted = all(may_wait(operand) for operand in operands)
     shows = any(later_of(operand) is not None for operand in operands) or (target is not None and is_narrow(target))
-    noted = [_later(arg) for arg in args] if may_be_noted and shows else None  # before they change
+    noted = [_later(arg) for arg in args] if may_be_noted and shows else None  # before `func` changes one in place
     with torch._C.DisableTorchFunctionSubclass():
         result = func(*parts)
     placed = target if target is not None else from_local(result, placement)
@@ -161,7 +176,7 @@ def _done(rules: Rules, func: Any, args: tuple[Any, ...], parts: tuple[Any, ...]
 
 
 def _later(value: Any) -> Any:
-    """Return what stands for an operand until it is whole; a tensor that all ranks have may be changed until then."""
+    """Return an operand for deferred computation: a `DeferredReduction`, or a copy of a replicated tensor, which may change until then."""
     if not isinstance(value, GlobalTensor):
         return value.detach().clone() if isinstance(value, torch.Tensor) else value
     later = later_of(value)
@@ -174,7 +189,7 @@ def _later(value: Any) -> Any:
 
 
 def _on_copy(func: Any) -> Any:
-    """Return `func`, which writes into its first operand, so that it writes into a copy."""
+    """Return `func`, which writes into its first operand, as a function that writes into a copy."""
 
     def run(first: torch.Tensor, *others: Any) -> Any:
         return func(first.clone(), *others)
@@ -186,11 +201,11 @@ _DATA = torch.Tensor.data.__get__  # type: ignore[attr-defined]
 
 
 def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Operations that change neither values nor shape: the placement stays, whichever it is."""
+    """Operations that keep values and shape (``detach``, ``clone``, ``cpu``): the placement stays, whether shard or partial."""
     first = args[0] if args else None
     if not isinstance(first, GlobalTensor):
         raise NeedsFullTensor
-    # Another tensor as argument lends its type or device only (`type_as`, `to(other)`).
+    # Of another tensor among the arguments only dtype or device is used (`type_as`, `to(other)`).
     result = rules.local(func, args, kwargs)
     if result is first or not isinstance(result, torch.Tensor):
         return result
@@ -206,10 +221,10 @@ def keeps(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def to_dtype(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Conversions: exact for a shard; of partial values only between types that keep sums (not to integers or bool)."""
+    """Conversions of dtype: of shards always, of partial values only if sums stay valid (not from float to integer, not to bool)."""
     first = args[0]
     if not isinstance(first, GlobalTensor):
-        return rules.local(func, args, kwargs)  # the other tensor lends its type
+        return rules.local(func, args, kwargs)  # only the other tensor's dtype is used
     result = keeps(rules, func, args, kwargs)
     if isinstance(first.placement, Partial) and isinstance(result, torch.Tensor):
         with torch._C.DisableTorchFunctionSubclass():

@@ -1,4 +1,4 @@
-"""Values that are read: what is asked for needs the whole tensor."""
+"""Rules of operations that read values, and so need the full tensor."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LENDING = frozenset((torch.Tensor.numpy, torch.Tensor.__array__, torch.Tensor._
 
 
 def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read values: what is asked for needs the whole tensor."""
+    """Run an operation on full tensors, and record it if NumPy or DLPack then shares their memory."""
     if args and isinstance(args[0], GlobalTensor) and func in _LENDING:
         result = rules.on_wholes(func, args, kwargs)
         rules.note_lent(root_of(args[0]))
@@ -23,7 +23,7 @@ def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read a value as Python's own number or text: the graph does not matter, and the value may be known already."""
+    """Read a value as a Python number or text. It needs no graph, so a cached value will do."""
     tensor = args[0]
     if not isinstance(tensor, GlobalTensor):
         return rules.on_wholes(func, args, kwargs)
@@ -32,12 +32,12 @@ def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def read_text(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Read a tensor as text: the whole one's, with the name of the operation that made it as on one process."""
+    """Return the ``repr`` of the full tensor, with ``requires_grad`` or the ``grad_fn`` as on one process."""
     text: str = read_number(rules, func, args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         node = args[0].grad_fn
         leaf = args[0].requires_grad and node is None
-        while node is not None and type(node).__name__ == "AliasBackward0":  # the step from a plain tensor to a global one
+        while node is not None and type(node).__name__ == "AliasBackward0":  # added by `from_local`
             node = node.next_functions[0][0]
     if text.endswith(")") and (leaf or node is not None):
         return f"{text[:-1]}, {'requires_grad=True' if leaf else f'grad_fn=<{type(node).__name__}>'})"

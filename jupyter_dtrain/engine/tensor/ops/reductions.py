@@ -1,4 +1,4 @@
-"""Operations along dims: sums, means, softmax, sorting."""
+"""Rules of operations along dims: sums, means, softmax, sorting, and others that leave the batch dim alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .pointwise import elementwise, keeps
 
 
 def along(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run operations along a dim that keep the others' order (softmax, sort, argmax): on parts unless it is the sharded one."""
+    """Operations along dims that keep the order of the others (softmax, sort, argmax): on parts, unless a dim is the sharded one."""
     tensor, placement = the_shard(args, kwargs)
     ndim = ndim_of(tensor)
     dims = dims_of(args, kwargs, ndim, _DIM_POSITION.get(func.__name__, 1))
@@ -48,7 +48,7 @@ _DEFAULT_DIM: dict[str, tuple[int, ...]] = {
 
 
 def quantile(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``quantile`` along another dim than the batch: of more than one there is a dim more, at the front."""
+    """``quantile`` along a dim that is not sharded. Several quantiles add a dim at the front."""
     tensor, placement = the_shard(args, kwargs)
     ndim = ndim_of(tensor)
     dims = dims_of(args, kwargs, ndim, 2)
@@ -62,7 +62,7 @@ def quantile(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 def scatter(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``scatter`` and its kin along another dim than the batch, into a shard, by an index that is cut in the same way."""
+    """``scatter`` and similar into a shard, along a dim that is not sharded, by an index with the same placement."""
     target, placement = the_shard(args[:1], {})
     if len(args) != 4 or any(isinstance(value, torch.Tensor) for value in kwargs.values()):
         raise NeedsFullTensor
@@ -78,7 +78,7 @@ def scatter(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def all_or_any(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``all`` and ``any``: over the batch, ranks count where it is otherwise."""
+    """``all`` and ``any``; over the batch, the ranks sum the entries that are false or true. That is a collective."""
     tensor, placement = the_shard(args, kwargs)
     dims = dims_of(args, kwargs, ndim_of(tensor))
     if dims is not None and placement.dim not in dims:
@@ -92,12 +92,12 @@ def all_or_any(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def mean(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Take the mean over the batch as the weighted mean of the parts' means."""
+    """``mean``: over the batch, the weighted mean of the shards' means (`Partial`)."""
     return _reduction(rules, func, args, kwargs, is_mean=True)
 
 
 def total(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Take the sum over the batch as the sum of the parts' sums."""
+    """``sum``: over the batch, the sum of the shards' sums (`Partial`)."""
     return _reduction(rules, func, args, kwargs, is_mean=False)
 
 
@@ -125,14 +125,14 @@ def _reduction(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def extreme(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``max`` and ``min``: with a dim along it, with a second tensor element by element, else over everything."""
+    """``max`` and ``min``: elementwise with a second tensor, else along a dim; over all entries on the full tensor."""
     if len(args) == 2 and isinstance(args[1], torch.Tensor) and not kwargs:
         return elementwise(rules, func, args, kwargs)
     return along(rules, func, args, kwargs)
 
 
 def unpack(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``chunk``, ``split`` and ``unbind`` along another dim than the batch."""
+    """``chunk``, ``split`` and ``unbind`` along a dim that is not sharded."""
     return along(rules, func, args, kwargs) if func.__name__ != "unbind" else _unbind(rules, func, args, kwargs)
 
 
@@ -142,12 +142,12 @@ def _unbind(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     return along(rules, func, args, kwargs)
 
 
-# Operations along other dims than the batch that leave the dims where they are: shifts, windows, triangles, transforms.
+# Operations along dims that are not sharded: shifts, windows, triangles, Fourier transforms.
 #
-# What they make of a dim may be longer or shorter, a dim may be gone or come at the end; the batch is untouched.
+# A dim may change its size, vanish, or be appended at the end. The batch dim keeps its size.
 
 _LAST, _LAST_TWO, _ALL = (None, "", -1), (None, "", (-2, -1)), None
-_DIMS: dict[str, tuple[tuple[int | None, str, Any], ...]] = {  # where an operation is told its dims: position, keyword, and which else
+_DIMS: dict[str, tuple[tuple[int | None, str, Any], ...]] = {  # of each argument that names dims: position, keyword, default
     "unfold": ((1, "dimension", _ALL),),
     "roll": ((2, "dims", _ALL),),
     "diff": ((2, "dim", -1),),
@@ -172,14 +172,14 @@ _DIMS: dict[str, tuple[tuple[int | None, str, Any], ...]] = {  # where an operat
     **{f"fft_{name}n": ((2, "dim", _ALL),) for name in ("fft", "ifft", "rfft", "irfft")},
     **{f"fft_{name}": ((1, "dim", _ALL),) for name in ("fftshift", "ifftshift")},
 }
-_LOSE = frozenset(("diagonal", "trapezoid", "trapz"))  # the dims that they go along
+_LOSE = frozenset(("diagonal", "trapezoid", "trapz"))  # these remove the dims that they work along
 _WITH_INDEX = frozenset(("index_fill", "index_fill_"))
 NAMES = " ".join(name for name in _DIMS if not name.startswith("fft_"))
 FFT_NAMES = " ".join(name.removeprefix("fft_") for name in _DIMS if name.startswith("fft_"))
 
 
 def inner(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an operation along inner dims on parts."""
+    """Run an operation of `_DIMS` on parts, unless it works along the sharded dim."""
     tensor, placement = the_shard(args, kwargs)
     name = func.__name__
     if "out" in kwargs or (name not in _WITH_INDEX and tensors_in((*args[1:], *kwargs.values()))):
@@ -192,7 +192,7 @@ def inner(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
         given = kwargs.get(keyword, args[position] if position is not None and len(args) > position else default)
         values = (given,) if isinstance(given, int) else given
         if not isinstance(values, list | tuple) or any(not -ndim <= value < ndim for value in values):
-            raise NeedsFullTensor  # all dims; or an error, and PyTorch's own
+            raise NeedsFullTensor  # all dims, or invalid dims: PyTorch's own error
         touched += [value % ndim for value in values]
     if placement.dim in touched:
         raise NeedsFullTensor

@@ -1,4 +1,4 @@
-"""Which function has which rule."""
+"""The table of rules: which function has which rule."""
 
 from __future__ import annotations
 
@@ -98,20 +98,20 @@ __reduce_ex__"""
 
 
 def _of_numbers(rule: Rule) -> Rule:
-    """Return `rule` for operations that are told plain numbers beside their first operand, which may be over the batch."""
+    """Return `rule` for operations with scalar arguments behind the first operand: partial values among these are reduced first."""
 
     def reading(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = kwargs
         args, kwargs = read_numbers(args, kwargs, rules.full_tensor, first=1)
         if kwargs is not given and not globals_in((*args, *kwargs.values())):
-            return func(*args, **kwargs)  # that was all that spans the ranks
+            return func(*args, **kwargs)  # there were no other global tensors
         return rule(rules, func, args, kwargs)
 
     return reading
 
 
 def _named(names: str, *homes: Any) -> list[Any]:
-    """Return the functions of those names in `homes`, as ``__torch_function__`` gets them."""
+    """Return the functions with these names in `homes`, as ``__torch_function__`` gets them."""
     return [getattr(home, name) for name in names.split() for home in homes if callable(getattr(home, name, None))]
 
 
@@ -216,7 +216,7 @@ def _table() -> dict[Any, Rule]:
     add(read_number, _named(_NUMBERS, torch.Tensor))
     add(read_text, [torch.Tensor.__repr__])
     add(read, _named(_READ_METHODS, torch.Tensor, torch))
-    add(read, [getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_")])  # of gradients, as a rule, and not of batches
+    add(read, [getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_")])  # mostly called on gradients, not on batches
     return table
 
 
@@ -228,10 +228,10 @@ REFUSING: frozenset[Any] = frozenset(
         torch.Tensor.__setitem__,
     )
 )
-"""The functions that refuse some values, which may be in one rank's part alone."""
+"""Functions that raise for some values, which may be in one rank's part only."""
 ON_PARTS: frozenset[Rule] = frozenset((elementwise, keeps, contiguous, to_dtype, shape, count, local_value, layout, in_graph, set_property))
-"""Rules by which a tensor that other ranks than those of a batch have the parts of is computed with as well."""
+"""Rules that also run on tensors that are sharded over all ranks of the run, where batches are sharded over fewer."""
 TABLE: Mapping[Any, Rule] = _table()
 """The rule of each function that has one."""
 RESHAPING: frozenset[Any] = frozenset((*IN_PLACE, *_named("requires_grad_ detach_ share_memory_", torch, torch.Tensor)))
-"""Functions that change a tensor in place, and none of its numbers."""
+"""Functions that change a tensor in place, but none of its values."""

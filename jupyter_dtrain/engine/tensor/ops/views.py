@@ -1,4 +1,4 @@
-"""Shapes, views and joining."""
+"""Rules of shapes and views: reshape, permute, expand, and their in-place variants."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def count(_: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, Any]) -
 
 
 def reshape(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Reshape where the first dim still runs over samples, or over equal pieces of samples."""
+    """``reshape`` and ``view`` to a global shape whose first dim still has the samples, each with the same number of entries."""
     tensor, placement = the_shard(args[:1], {})
     given = kwargs.get("shape", kwargs.get("size", args[1:]))
     if len(given) == 1 and isinstance(given[0], list | tuple):
@@ -66,7 +66,7 @@ def _regrouped(tensor: GlobalTensor, placement: Shard, sizes: list[int], whole: 
 
 
 def flatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``flatten`` and ``ravel``: as a reshape of the global shape."""
+    """``flatten`` and ``ravel``, as a reshape of the global shape."""
     tensor, placement = the_shard(args, kwargs)
     ndim = ndim_of(tensor)
     start = kwargs.get("start_dim", args[1] if len(args) > 1 else 0) % max(ndim, 1)
@@ -78,7 +78,7 @@ def flatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
 
 
 def squeeze(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``squeeze``, which must not take the batch for a dim of size 1 where the part has one sample."""
+    """``squeeze``, by the global shape: a shard with one sample must not lose its batch dim."""
     tensor, placement = the_shard(args, kwargs)
     whole = global_shape(tensor)
     dims = dims_of(args, kwargs, len(whole))
@@ -104,10 +104,10 @@ IN_PLACE = tuple(_ELSEWHERE)
 
 
 def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``unsqueeze_`` and its kin: the tensor itself gets another shape, and placement."""
+    """``unsqueeze_`` and similar: change shape and placement of the tensor itself."""
     tensor = args[0]
     root = root_of(tensor) if rules.is_read(tensor) else None
-    if isinstance(tensor, GlobalTensor) and isinstance(tensor.placement, Partial):  # a part has the shape of the whole
+    if isinstance(tensor, GlobalTensor) and isinstance(tensor.placement, Partial):  # a part has the global shape
         rules.local(func, args, kwargs)
         placement: Placement = tensor.placement
         origin = None
@@ -122,13 +122,13 @@ def reshape_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dic
     tensor._state = GlobalState(placement, origin=origin, source=before.source, is_lent=before.is_lent)
     if root is not None and root is not tensor:
         rules.keep_on(root)
-    elif root is not None and before.full is not None:  # samples that the cell has taken go on to be views of it
+    elif root is not None and before.full is not None:  # the cell's samples stay views of it
         rules.keep(root, func(before.full.tensor, *args[1:], **kwargs))
     return tensor
 
 
 def detach_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``detach_``, which PyTorch refuses for views, as parts are of what a model has returned."""
+    """``detach_``: swap in a detached tensor, as PyTorch refuses ``detach_`` for views, which a model's results are."""
     tensor = args[0]
     if isinstance(tensor, GlobalTensor) and requires_grad(tensor):
         with torch._C.DisableTorchFunctionSubclass():
@@ -139,7 +139,7 @@ def detach_in_place(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict
 
 
 def permute(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Dims in another order: the sharded one moves along."""
+    """``permute``, ``transpose`` and similar: the sharded dim gets its new position."""
     tensor, placement = the_shard(args, kwargs)
     ndim = ndim_of(tensor)
     name = func.__name__
@@ -168,14 +168,14 @@ def move(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
         raise NeedsFullTensor
     ends = [(dims,) if isinstance(dims, int) else tuple(dims or ()) for dims in given]
     sources, targets = ([dim % ndim for dim in dims] for dims in ends)
-    result = rules.local(func, args, kwargs)  # and PyTorch's own errors
+    result = rules.local(func, args, kwargs)  # raises PyTorch's errors
     others = iter(dim for dim in range(ndim) if dim not in sources)
     order = [sources[targets.index(dim)] if dim in targets else next(others) for dim in range(ndim)]
     return from_local(result, Shard(order.index(placement.dim), placement.share, placement.unit))
 
 
 def unflatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``unflatten`` of another dim than the batch."""
+    """``unflatten`` of a dim that is not sharded."""
     tensor, placement = the_shard(args, kwargs)
     dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
     if not isinstance(dim, int) or dim % ndim_of(tensor) == placement.dim:
@@ -186,7 +186,7 @@ def unflatten(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
 
 
 def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``expand`` to a global shape that keeps the batch."""
+    """``expand`` to a global shape that keeps the sharded dim."""
     tensor, placement = the_shard(args[:1], {})
     given = kwargs.get("size", args[1:])
     if len(given) == 1 and isinstance(given[0], list | tuple):
@@ -200,7 +200,7 @@ def expand(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def repeat(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``repeat`` and ``tile`` along other dims than the batch."""
+    """``repeat`` and ``tile`` along dims that are not sharded."""
     tensor, placement = the_shard(args[:1], {})
     given = kwargs.get("repeats", kwargs.get("dims", args[1:]))
     if len(given) == 1 and isinstance(given[0], list | tuple):
@@ -212,7 +212,7 @@ def repeat(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def repeat_interleave(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``repeat_interleave`` by a number: along another dim, or so that a sample has as many more rows."""
+    """``repeat_interleave`` by a number: along a dim that is not sharded, or along dim 0, where each sample then has more rows."""
     tensor, placement = the_shard(args[:1], {})
     times = kwargs.get("repeats", args[1] if len(args) > 1 else None)
     dim = kwargs.get("dim", args[2] if len(args) > 2 else None)
