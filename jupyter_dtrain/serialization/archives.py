@@ -1,8 +1,8 @@
-"""Objects whose own way of pickling makes an archive of what they hold: written by their attributes instead.
+"""Objects that pickle as an archive of their contents: written by their attributes instead.
 
-A Keras model reduces to the bytes of a file, a wrapper of other libraries to those of ``torch.save``. Read again they have parameters of
-their own, which the optimizer does not know: the cell would train one and the notebook would keep the other. So where the tensors,
-modules, optimizers and schedulers that an object holds are not among what it reduces to, its attributes are what is written.
+A Keras model reduces to the bytes of a file, wrappers of other libraries to those of ``torch.save``. Unpickled, they have new parameters
+that the optimizer does not refer to: the cell would train one set and the notebook keep another. If an object's reduce value lacks
+tensors, modules, optimizers or schedulers that the object holds, its attributes are written instead.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from torch.optim.lr_scheduler import LRScheduler
 from .python_reducers import bare, is_of_python
 from .weak_references import PROXIES
 
-_SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # of which another object may hold the same
+_SHARED = (torch.Tensor, nn.Module, Optimizer, LRScheduler)  # types whose instances another object may hold as well
 _OURS = f"{__name__.partition('.')[0]}."
 _PLAIN = (dict, list, tuple, set, frozenset, deque)
-_as_they_say: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects whose attributes cannot be written, by their ids
-_met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written so
+_as_they_say: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects whose attributes cannot be written, by id
+_met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written by their attributes, by id
 
 
 def reduced_archive(obj: Any) -> Any:
-    """Return how an object reduces by its attributes whose own way would give up what it shares, ``NotImplemented`` for all others."""
+    """Return a reduce value by attributes if the object's own one would lose shared objects, else ``NotImplemented``."""
     kind = type(obj)
-    if str(kind.__module__).startswith(_OURS):  # states of random numbers, say, of which each snapshot has several
+    if str(kind.__module__).startswith(_OURS):  # for example RNG states, of which each snapshot has several
         return NotImplemented
     if not has_a_way_of_its_own(kind) or _as_they_say.get(id(obj)) is obj or not gives_up_what_it_shares(obj):
         return NotImplemented
-    with suppress(TypeError):  # no weak reference to it is possible
+    with suppress(TypeError):  # it cannot be weakly referenced
         _met[id(obj)] = obj
     make = bare if is_of_python(kind) else copyreg.__newobj__  # type: ignore[attr-defined]
     return make, (kind,), dict(vars(obj)), None, None, _become
 
 
 def has_a_way_of_its_own(kind: type) -> bool:
-    """Return whether objects of `kind` say themselves how they are pickled."""
+    """Return whether `kind` or ``copyreg`` customizes how its objects are pickled."""
     anything: Any = kind
     return bool(
         anything.__reduce_ex__ is not object.__reduce_ex__
@@ -55,14 +55,14 @@ def has_a_way_of_its_own(kind: type) -> bool:
 
 
 def gives_up_what_it_shares(obj: Any) -> bool:
-    """Return whether something that `obj` holds and others may hold as well is not among what it reduces to."""
+    """Return whether the reduce value of `obj` lacks a shared object that `obj` holds."""
     own = getattr(obj, "__dict__", None)
     if type(own) is not dict or not (given_up := {id(part) for part in _shared_in(own)}):
         return False
     before = dict(own)
     try:
         found = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    except Exception:  # it refuses to be pickled, for a reason that is not this project's
+    except Exception:  # the class refuses to be pickled, for reasons of its own
         return True
     finally:
         if own.keys() != before.keys() or any(own[key] is not value for key, value in before.items()):
@@ -74,7 +74,7 @@ def gives_up_what_it_shares(obj: Any) -> bool:
 
 
 def go_back_to_archives(cannot_be_written: Callable[[Any], bool]) -> bool:
-    """Let objects be written as they say themselves that cannot be written by their attributes.
+    """Let objects pickle in their own way if their attributes cannot be written.
 
     Returns whether there is one that was not known before.
     """
@@ -84,7 +84,7 @@ def go_back_to_archives(cannot_be_written: Callable[[Any], bool]) -> bool:
 
 
 def _shared_in(holder: Any) -> Iterator[Any]:
-    """Yield what others may hold as well of what is in a dict or tuple, and in Python's own containers there."""
+    """Yield the shared objects in a dict or tuple and in built-in containers nested in it."""
     todo, met = deque([holder]), {id(holder)}
     while todo:
         found = todo.popleft()

@@ -1,8 +1,8 @@
-"""Arrays and tensors that look into the same memory: they do so on the other side too, where what is written to one is seen in the others.
+"""Arrays and tensors that share memory: they share it after unpickling as well, so that writes to one show in the others.
 
-Each array and each storage is written by itself, as pickle does, unless another one that goes along overlaps it: then the memory that they
-share is written once, and each of them as a window into it. That is known only when all have been seen, so such values are pickled a second
-time. What overlaps an array or a tensor that the reader has is a window into that one (:mod:`.known_memory`).
+Each array and storage is written by itself, unless it overlaps another one of the same graph. Overlapping ones are written as one region
+of memory, and each as a window into it. Overlaps are known only after all objects have been seen, so such graphs are pickled a second
+time. What overlaps an array or tensor that the reader already has is a window into that one (:mod:`.known_memory`).
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from torch.nn.parameter import is_lazy
 
 Array = np.ndarray[Any, Any]
 PANDAS_BLOCKS = "pandas.core.internals.blocks"
-_ALIGNED = 64  # bytes: offsets within memory that begins at a multiple of it leave numbers where they may be
-_TIMES = 3  # that values are pickled again: what classes make anew each time, as they reduce themselves, may share other memory each time
-_SPREAD = 2  # times its own bytes that an array with gaps may span to be sent with them: only then is `reshape` of it what it was
+_ALIGNED = 64  # bytes; keeps the alignment of numbers within a region
+_TIMES = 3  # most repetitions: classes that build new arrays when they are reduced may share other memory each time
+_SPREAD = 2  # times its own bytes that an array with gaps may span to be sent with them, so that `reshape` behaves as before
 
 
 _AS_STRIDED = type(np.lib.stride_tricks.as_strided(np.empty(1)).base)
-"""What stands between an array and whose memory NumPy was told that it is."""
+"""Type of the object that NumPy puts between a strided view and its base array."""
 
 
 @dataclass
 class Region:
-    """Memory that several arrays and storages look into.
+    """Memory that several arrays and storages share.
 
     Attributes
     ----------
     begin, end : int
-        Addresses of its first byte, and of the one behind its last.
+        Addresses of the first byte, and of the byte after the last.
     members : tuple of object
-        What looks into it: they keep it alive.
+        The arrays and storages in it. They keep it alive.
     storage : torch.UntypedStorage, optional
-        The one that is all of it, so that arrays are windows into that.
+        The storage that spans the whole region, if there is one.
     """
 
     begin: int
@@ -48,36 +48,35 @@ class Region:
     storage: torch.UntypedStorage | None = None
 
     def memory(self) -> Array:
-        """Return its bytes."""
+        """Return the bytes of the region."""
         return memory_at(self.begin, self.end, self.members)
 
 
 class Windows:
-    """Arrays and storages that have been seen, and the memory that several of them share."""
+    """Arrays and storages that were seen, and the regions that several of them share."""
 
     def __init__(self) -> None:
-        self._arrays: dict[int, Array] = {}  # by their ids
-        self._storages: dict[int, torch.UntypedStorage] = {}  # by their addresses
-        self._regions: list[Region] = []  # in the order of their first bytes; none overlaps another
-        self._alone: dict[int, Any] = {}  # arrays that are not to be seen, by their ids
+        self._arrays: dict[int, Array] = {}  # by id
+        self._storages: dict[int, torch.UntypedStorage] = {}  # by address
+        self._regions: list[Region] = []  # sorted by first byte, without overlaps
+        self._alone: dict[int, Any] = {}  # arrays that are written by themselves, by id
         self._times_grown = 0
 
     def leave(self, values: object) -> None:
         """Let an array be written by itself.
 
-        So is what a block of pandas has (pandas copies before it writes, by what it knows of its own arrays), and new numbers of an
-        array that the reader has.
+        Applies to arrays of pandas blocks, as pandas copies before it writes, and to new contents of an array that the reader has.
         """
         array = getattr(values, "_ndarray", values)
         if isinstance(array, np.ndarray):
             self._alone[id(array)] = array
 
     def has_left(self, array: Array) -> bool:
-        """Return whether an array is to be written by itself."""
+        """Return whether an array is written by itself."""
         return id(array) in self._alone or not has_plain_memory(array)
 
     def region_of(self, array: Array) -> Region | None:
-        """Return the memory that `array` is a window into; ``None``: it is written by itself."""
+        """Return the region that `array` is a window into; ``None`` if the array is written by itself."""
         if self.has_left(array):
             return None
         self._arrays[id(array)] = array
@@ -88,7 +87,7 @@ class Windows:
         return Region(begin, end, (array,)) if gaps and end - begin <= _SPREAD * array.nbytes else None
 
     def region_of_storage(self, storage: torch.UntypedStorage) -> Region | None:
-        """Return the memory that `storage` is a window into; ``None``: it is written by itself."""
+        """Return the region that `storage` is a window into; ``None`` if the storage is written by itself."""
         if not is_private(storage):
             return None
         self._storages[storage._cdata] = storage
@@ -96,7 +95,7 @@ class Windows:
         return None if region is None or (region.storage is not None and region.storage._cdata == storage._cdata) else region
 
     def grow(self) -> bool:
-        """Take in what has been seen to share memory; return whether that is more than was known."""
+        """Form regions from all that was seen; return whether there are more than before, so that pickling again is worth it."""
         spans: list[tuple[int, int, Any]] = [(*bounds(array), array) for array in self._arrays.values()]
         spans += [(*storage_bounds(storage), storage) for storage in self._storages.values()]
         groups = list(_overlapping(spans)) if self._arrays or len(self._storages) > 1 else []
@@ -113,7 +112,7 @@ class Windows:
 
 
 def _overlapping(spans: list[tuple[int, int, Any]]) -> Iterable[tuple[int, int, list[Any]]]:
-    """Return the first byte, the one behind the last, and the members of each group of several that overlap."""
+    """Yield first byte, byte after the last, and members of each group of overlapping spans."""
     group: list[Any] = []
     begin = end = 0
     for first, behind, obj in sorted(spans, key=lambda span: span[:2]):
@@ -129,7 +128,7 @@ def _overlapping(spans: list[tuple[int, int, Any]]) -> Iterable[tuple[int, int, 
 
 
 def storages_in_windows(objects: Iterable[object]) -> frozenset[int]:
-    """Return the addresses of the storages of tensors among `objects` into whose memory arrays, or other storages, look as well."""
+    """Return the addresses of storages of tensors among `objects` that share memory with arrays or other storages."""
     storages: dict[int, torch.UntypedStorage] = {}
     spans: list[tuple[int, int, Any]] = []
     for obj in objects:
@@ -157,7 +156,7 @@ def _region(begin: int, end: int, members: tuple[Any, ...]) -> Region:
 
 
 def _root(array: Array) -> Array:
-    """Return the array whose memory `array` looks into, perhaps itself."""
+    """Return the array that owns the memory of `array`, perhaps itself."""
     root: Any = array
     while True:
         base = getattr(root.base, "base", None) if isinstance(root.base, _AS_STRIDED) else root.base
@@ -169,13 +168,13 @@ def _root(array: Array) -> Array:
 
 
 def has_plain_memory(array: Array) -> bool:
-    """Return whether an array is bytes in memory that is no file's."""
+    """Return whether an array consists of plain bytes in memory that is not mapped from a file."""
     base = _root(array).base
     return bool(array.nbytes) and not array.dtype.hasobject and not isinstance(base, np.memmap | mmap.mmap)
 
 
 def bounds(array: Array) -> tuple[int, int]:
-    """Return the addresses of the first byte of an array, and of the one behind its last."""
+    """Return the addresses of an array's first byte, and of the byte after its last."""
     begin = end = address(array)
     for size, stride in zip(array.shape, array.strides, strict=True):
         begin += min(0, (size - 1) * stride)
@@ -184,23 +183,23 @@ def bounds(array: Array) -> tuple[int, int]:
 
 
 def is_private(storage: torch.UntypedStorage) -> bool:
-    """Return whether a storage is bytes in this process's memory: no device's, and none that processes share."""
+    """Return whether a storage lies in CPU memory that no other process shares."""
     return storage.device.type == "cpu" and storage.nbytes() > 0 and not storage.is_shared()
 
 
 def storage_bounds(storage: torch.UntypedStorage) -> tuple[int, int]:
-    """Return the addresses of the first byte of a storage, and of the one behind its last."""
+    """Return the addresses of a storage's first byte, and of the byte after its last."""
     begin = storage.data_ptr()
     return begin, begin + storage.nbytes()
 
 
 def address(array: Array) -> int:
-    """Return where the first element of an array is."""
+    """Return the address of an array's first element."""
     return int(array.__array_interface__["data"][0])
 
 
 class _Memory:
-    """Bytes at an address, which `owners` keep alive."""
+    """Bytes at an address, kept alive by `owners`."""
 
     def __init__(self, begin: int, end: int, owners: tuple[object, ...]) -> None:
         self.__array_interface__ = {"data": (begin, False), "shape": (end - begin,), "typestr": "|u1", "version": 3}
@@ -208,7 +207,7 @@ class _Memory:
 
 
 def memory_at(begin: int, end: int, owners: tuple[object, ...]) -> Array:
-    """Return the bytes between two addresses, of memory that `owners` keep alive."""
+    """Return the bytes between two addresses as an array; `owners` keep the memory alive."""
     return np.asarray(_Memory(begin, end, owners))
 
 
@@ -221,14 +220,14 @@ def window(
     *,
     writeable: bool,
 ) -> Array:
-    """Return the array that looks into `memory`, bytes, as another one did elsewhere."""
+    """Return an array with this layout in the bytes of `memory`."""
     made = np.ndarray(shape, np.dtype(dtype), _bytes(memory), offset, strides)
     made.flags.writeable = writeable
     return made
 
 
 def storage_window(memory: Array | torch.UntypedStorage, offset: int, num_bytes: int) -> torch.UntypedStorage:
-    """Return the storage that looks into `memory`, bytes, as another one did elsewhere."""
+    """Return a storage of `num_bytes` bytes at `offset` in `memory`."""
     return torch.frombuffer(_bytes(memory), dtype=torch.uint8, offset=offset, count=num_bytes).untyped_storage()
 
 

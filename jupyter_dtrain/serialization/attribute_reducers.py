@@ -1,4 +1,4 @@
-"""Layers and other objects that go by their attributes: what of these is made anew where they arrive."""
+"""Reduce values of modules and other objects that are written by their attributes."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from .python_reducers import (
 
 
 def as_it_was(obj: Any) -> Any:
-    """Return how `obj` reduces whose own way would take something away from it or could not be read: whole, and it stays so.
+    """Return a reduce value with all attributes of `obj`, if its own way would lose some or could not be read; else ``NotImplemented``.
 
-    ``__getstate__`` may take away what cannot be pickled. Who reads asks for ``__setstate__``, and a ``__getattr__`` asks the attributes
-    that are not there yet; a ``__setattr__`` would be called for what is in slots, and may forbid it.
+    ``__getstate__`` may remove attributes from the object itself; these are kept. The unpickler looks up ``__setstate__``, for which a
+    ``__getattr__`` may ask attributes that are not set yet. It would also call ``__setattr__`` for slots, which may forbid it.
     """
     kind: Any = type(obj)
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not object.__reduce__ or kind in copyreg.dispatch_table:
@@ -45,7 +45,7 @@ def as_it_was(obj: Any) -> Any:
     function = bare if is_made else function
     changed = [value for name, value in before.items() if own.get(name, before) is not value] if takes_away else []
     if any(isinstance(value, IOBase) and value.closed for value in changed):
-        pass  # it has read what it had not yet (an image), and closed the file: what it was before is no more
+        pass  # a lazily read file (an image) was read and closed: its earlier state is gone
     elif takes_away and (changed or own.keys() != before.keys()):
         become(obj, before)
         return function, args, before, None, None, become
@@ -56,8 +56,8 @@ _WAYS_OF_LAYERS: tuple[Callable[[Any], Any], ...] = (reduced_by_library, reduced
 
 
 def goes_by_attributes(obj: Any) -> bool:
-    """Return whether an object is written by its attributes, whatever its own way is."""
-    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # of a class that wraps another and is not initialized as one itself
+    """Return whether an object must be written by its attributes, whatever its class defines."""
+    if isinstance(obj, Optimizer) and "defaults" not in vars(obj):  # a wrapper that never called ``Optimizer.__init__``
         return True
     kind: Any = type(obj)
     reduces = kind.__reduce__ is not object.__reduce__ or kind.__reduce_ex__ is not object.__reduce_ex__
@@ -65,14 +65,14 @@ def goes_by_attributes(obj: Any) -> bool:
 
 
 def module_of_layers(module: nn.Module) -> Any:
-    """Return how a module is written that has a way of its own, ``NotImplemented`` where it has none."""
+    """Return the reduce value of a module that needs a special one, else ``NotImplemented``."""
     if parametrize.is_parametrized(module):
         return _parametrized(module)
     return next((found for way in _WAYS_OF_LAYERS if (found := way(module)) is not NotImplemented), NotImplemented)
 
 
 def _parametrized(module: nn.Module) -> tuple[Any, ...]:
-    """Return how a module under ``torch.nn.utils.parametrize`` reduces: torch gave it a class of its own and refuses to pickle that."""
+    """Return the reduce value of a parametrized module: torch gave it a dynamic class and refuses to pickle that."""
     return _new_parametrized, (type(module).__mro__[1],), module.__dict__, None, None, _parametrize
 
 
@@ -89,6 +89,6 @@ def _parametrize(module: nn.Module, state: dict[str, Any]) -> None:
 
 
 def become(obj: Any, attributes: dict[str, Any]) -> None:
-    """Give `obj` these attributes and no others."""
+    """Replace all attributes of `obj` by `attributes`."""
     vars(obj).clear()
     vars(obj).update(attributes)

@@ -1,8 +1,8 @@
-"""Functions of the notebook that remember their results (``functools.lru_cache``): they go with what they remember, and bring it home.
+"""Functions of the notebook with ``functools.lru_cache``: pickled with their cache, and updated in place when results come home.
 
-Python gives no way to what is in such a cache, but the collector is told what an object refers to: here the keys and results, in the
-order of use. And a call fills the cache. So a cache is filled by calls of the function with other code in it, which returns what is to be
-remembered; the numbers of hits and misses are then right as well.
+Python offers no access to the cache. But ``gc.get_referents`` lists what the function refers to, here keys and results in order of use,
+and a call fills the cache. So a cache is rebuilt by calls of the function with temporary code that returns the results to remember. This
+also sets the numbers of hits and misses.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ import numpy as np
 import torch
 
 CachedFunction = type(lru_cache(lambda: None))
-_MOST = 1_000_000  # hits, and misses, that are made again
+_MOST = 1_000_000  # limit of hits, and of misses, that are replayed
 _NO_RESULT = object()
 
 
 def is_notebooks(cached: object) -> bool:
-    """Return whether this is a cached function that goes by value."""
+    """Return whether this is a cached function that is pickled by value."""
     return isinstance(cached, CachedFunction) and cloudpickle.cloudpickle._lookup_module_and_qualname(cached) is None
 
 
 def reduced_cached(cached: Any) -> Any:
-    """Return how a cached function reduces that goes by value: with its results, or with none if they cannot be sent."""
+    """Return the reduce value of a cached function that is pickled by value, without its cache if that cannot be pickled."""
     made = _made, (cached.__wrapped__, cached.cache_parameters())
     contents = contents_of(cached)
     return made if contents is None or not _can_be_sent(contents) else (*made, contents, None, None, refill_cache)
 
 
 def mark_of(cached: Any) -> tuple[Any, ...]:
-    """Return what changes with each call."""
+    """Return a value that changes with each call."""
     return tuple(cached.cache_info())
 
 
 def contents_of(cached: Any) -> list[Any] | None:
-    """Return the hits and misses of a cached function, the calls that it remembers, and their results; the least recently used first.
+    """Return hits, misses, cached calls and their results, the least recently used first.
 
-    ``None`` where they cannot be told.
+    ``None`` if they cannot be determined.
     """
     info, parameters, referents = cached.cache_info(), cached.cache_parameters(), gc.get_referents(cached)
     tables = [part for part in referents if type(part) is dict and part is not vars(cached) and len(part) == info.currsize]
     if info.maxsize is None:
         entries = list(tables[0].items()) if tables else []
-    else:  # its type, and then of each result the key, itself, and the type of what holds them
+    else:  # the function's type, then for each result its key, the result, and the type of the link that holds both
         found = referents[1 : 1 + 3 * info.currsize]
         entries = _known_entries(list(zip(found[::3], found[1::3], strict=False)), tables)
     if len(entries) != info.currsize:
@@ -60,15 +60,15 @@ def contents_of(cached: Any) -> list[Any] | None:
 
 
 def _known_entries(entries: list[tuple[Any, Any]], tables: list[dict[Any, Any]]) -> list[tuple[Any, Any]]:
-    """Return the entries if their keys are those of the cache; none where another version of Python has other things there."""
+    """Return the entries if their keys are those of the cache; none if this Python version lays them out differently."""
     try:
         return entries if any(all(key in table for key, _ in entries) for table in tables) else []
-    except TypeError:  # no key
+    except TypeError:  # not hashable, so not a key
         return []
 
 
 def _call_of(key: Any, *, typed: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call, of which `functools` has made a key."""
+    """Return the arguments of a call from the key that `functools` made of them."""
     if type(key) is not tuple:
         return (key,), {}
     mark = next((index for index, part in enumerate(key) if type(part) is object), None)
@@ -81,7 +81,7 @@ def _call_of(key: Any, *, typed: bool) -> tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def refill_cache(cached: Any, contents: list[Any]) -> None:
-    """Let a cached function remember these calls, and no others."""
+    """Replace the cache's contents by these calls and results."""
     hits, misses, calls, results = contents
     function: Any = cached.__wrapped__
     if not isinstance(function, FunctionType):
@@ -106,11 +106,11 @@ def refill_cache(cached: Any, contents: list[Any]) -> None:
         _next.clear()
 
 
-_next: list[Any] = []  # what the next call is to return
+_next: list[Any] = []  # the result of the next call
 
 
 def next_result() -> Any:
-    """Return what a call is to be remembered with; called by the code that a function has meanwhile."""
+    """Return the result to cache, or raise to count a miss; called by the temporary code of a function."""
     if _next[0] is _NO_RESULT:
         raise LookupError("a call that is not remembered")
     return _next[0]
@@ -118,7 +118,7 @@ def next_result() -> Any:
 
 @cache
 def _replaying(num_free: int) -> CodeType:
-    """Return code that asks :func:`next_result`, with as many variables from around it as that in whose place it stands."""
+    """Return code that calls :func:`next_result`, with as many free variables as the code that it replaces."""
     names = [f"v{index}" for index in range(num_free)]
     text = (
         f"def around({', '.join(names)}):\n"
@@ -139,16 +139,16 @@ def _made(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
 
 
 class _Trial(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """Tries whether something can be sent, without the bytes of it."""
+    """Test whether objects can be pickled, without writing their data."""
 
     def persistent_id(self, obj: Any) -> str | None:
-        """Leave out what is large, and what can be sent anyway."""
+        """Leave out large objects, which can always be pickled."""
         return "other" if isinstance(obj, torch.Tensor | np.ndarray | CachedFunction) else None
 
 
 def _can_be_sent(contents: list[Any]) -> bool:
     try:
         _Trial(io.BytesIO()).dump(contents)
-    except Exception:  # an open file, a connection
+    except Exception:  # for example an open file or connection
         return False
     return True

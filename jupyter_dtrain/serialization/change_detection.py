@@ -1,7 +1,7 @@
-"""Which objects have changed: marks of their contents at one moment, to compare with later.
+"""Detection of changed objects: marks of their contents at one moment, to compare with later.
 
-What did not change costs a comparison and no bytes on the way home. Of large data the comparison would cost more than the cell: there the
-system is asked whether anybody has written to them (:mod:`..system.page_map`).
+An unchanged object costs a comparison and is not sent home. Comparing large data could take longer than the cell. For these the system
+is asked whether their pages were written to (:mod:`..system.page_map`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from .iterators import is_iterator, place_of
 from .leaves import Numbers
 from .torch_reducers import as_array
 
-LARGE = 1 << 20  # bytes of a tensor or array from which it is worth asking the system whether anybody has written to it
+LARGE = 1 << 20  # bytes of a tensor or array from which the system is asked for writes to it
 
 
 class Baseline:
-    """The contents of objects at one moment, to tell later which have changed.
+    """The contents of objects at one moment, to determine later which have changed.
 
     Parameters
     ----------
     objects : sequence of object
-        Kept alive, in order, until the comparison.
+        Kept alive, in this order, until the comparison.
     """
 
     def __init__(self, objects: Sequence[object]) -> None:
@@ -46,9 +46,9 @@ class Baseline:
             self._leave_out_attributes()
 
     def _leave_out_attributes(self) -> None:
-        """Look at a dict that ``__setstate__`` has made the attributes of an object (``self.__dict__ = state``) as these only.
+        """Track a dict that ``__setstate__`` made an object's ``__dict__`` only as that object's attributes.
 
-        What is put in there may be nothing that can be sent (weak references), and the object itself says how it is.
+        The dict may hold what cannot be pickled (weak references), for which the object's own reduce value accounts.
         """
         own = {id(vars(obj)) for obj, (_, _, attributes) in zip(self.objects, self._before, strict=True) if attributes and _has_dict(obj)}
         for index, obj in enumerate(self.objects):
@@ -56,7 +56,7 @@ class Baseline:
                 self._before[index] = dict, _AS_ATTRIBUTES, None
 
     def changed(self) -> dict[int, Contents]:
-        """Return what is new in the objects that have changed since, by their index."""
+        """Return the new contents of all objects that have changed, by index."""
         result: dict[int, Contents] = {}
         for index, (obj, before) in enumerate(zip(self.objects, self._before, strict=True)):
             found = _new_contents(obj, *before)
@@ -65,7 +65,7 @@ class Baseline:
         return result
 
     def changed_holders(self) -> list[object]:
-        """Return the objects with new items or attributes, tensors and arrays left out. Looks at no numbers."""
+        """Return the objects with new items or attributes, except tensors and arrays. Reads no numbers."""
         pairs = zip(self.objects, self._before, strict=True)
         return [obj for obj, before in pairs if not isinstance(obj, torch.Tensor | np.ndarray) and _new_contents(obj, *before) is not None]
 
@@ -82,7 +82,7 @@ def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, A
     ):
         new = {key: value for key, value in now.items() if attributes.get(key, ABSENT) is not value}
         removed = [key for key in attributes if key not in now]
-    if type(obj) is not kind:  # a lazy layer becomes a plain one
+    if type(obj) is not kind:  # a lazy module becomes a plain one
         new["__class__"] = type(obj)
     return Contents(items, new, removed) if items is not None or new or removed else None
 
@@ -100,7 +100,7 @@ class _Untouched:
 
 
 def _mark_without_reading(obj: object, mappings: PrivateMappings) -> _Untouched | None:
-    """Return the mark of a large data set as it comes to an engine: looking at its numbers would take longer than many a cell."""
+    """Return the mark of large mapped data without reading it, as that could take longer than the cell; ``None`` for all else."""
     if isinstance(obj, torch.Tensor):
         if obj.requires_grad or not Numbers.can_hold(obj) or obj.device.type != "cpu" or not obj.is_contiguous():
             return None
@@ -121,7 +121,7 @@ def _place_of(obj: torch.Tensor | np.ndarray[Any, Any]) -> tuple[object, ...]:
 
 
 def _mark(obj: Any) -> Any:
-    """Return what to compare with later: a list whose items are to stay the same objects, or a value to stay equal."""
+    """Return what to compare with later: a list whose items must be identical, or a value that must be equal."""
     kind = type(obj)
     if kind is list:
         return obj.copy()
@@ -132,7 +132,7 @@ def _mark(obj: Any) -> Any:
     if isinstance(obj, np.ndarray):
         return _array_mark(obj)
     if is_frame(obj):
-        return [*obj._mgr.arrays, *obj._mgr.axes]  # numbers changed in place are those of the arrays, objects of their own
+        return [*obj._mgr.arrays, *obj._mgr.axes]  # in-place changes show in the arrays, which are tracked as objects of their own
     if is_notebooks(obj):
         return mark_of(obj)
     if is_iterator(obj):
@@ -177,15 +177,15 @@ class _TensorMark:
 
 
 def _tensor_mark(tensor: torch.Tensor) -> _TensorMark | None:
-    """Return what tells whether a tensor has changed; ``None`` for those that are taken to have changed anyway.
+    """Return a mark that tells whether a tensor has changed; ``None`` for tensors that always count as changed.
 
-    Its version alone does not tell: ``.data`` and batch normalization write without counting.
+    The version counter is not enough: writes through ``.data`` and by batch normalization do not increase it.
     """
     if tensor.requires_grad or is_lazy(tensor):
         return None
     try:
         return _TensorMark(_storage_signature(tensor), _checksum(tensor))
-    except (RuntimeError, NotImplementedError, TypeError):  # no plain numbers in memory: sparse, or another library's
+    except (RuntimeError, NotImplementedError, TypeError):  # not strided: sparse, or a subclass of another library
         return None
 
 
@@ -198,7 +198,7 @@ def _tensor_differs(tensor: torch.Tensor, before: _TensorMark | None) -> bool:
 
 
 def _storage_signature(tensor: torch.Tensor) -> tuple[object, ...]:
-    version = None if tensor.is_inference() else tensor._version  # inference tensors count none
+    version = None if tensor.is_inference() else tensor._version  # inference tensors have no version counter
     return (version, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
 
 

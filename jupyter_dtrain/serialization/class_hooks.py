@@ -1,7 +1,7 @@
-"""Classes whose making runs code of the user's: a metaclass that keeps a list of its classes, an ``__init_subclass__`` that registers them.
+"""Classes whose creation runs user code: a metaclass that keeps a list of its classes, an ``__init_subclass__`` that registers them.
 
-A class that arrives has been made already, where it comes from, and what the hooks have noted of that arrives as well. So it is made here
-without them: each class would be registered a second time.
+The hooks have run where the class was defined, and what they recorded is sent along. The class is unpickled without running them, as
+each class would otherwise be registered twice.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _HOOK = "__init_subclass__"
 
 @dataclass(frozen=True)
 class ClassHooks:
-    """What of the user's runs when a class is made.
+    """The user's hooks that run when a class is made.
 
     Attributes
     ----------
     metaclass : type
-        The nearest one in the metaclass's order of which none of it is.
+        The first class in the metaclass's MRO that has no such hooks.
     noting : tuple of type
-        Bases with an ``__init_subclass__``.
+        Bases with an ``__init_subclass__`` of the user's.
     """
 
     metaclass: Any
@@ -37,13 +37,13 @@ class ClassHooks:
 
     @classmethod
     def of(cls, kind: type) -> ClassHooks | None:
-        """Return those of a class that is written by value, ``None`` where there are none."""
+        """Return the hooks of a class that is pickled by value, ``None`` if there are none."""
         noting = tuple(base for base in kind.__mro__[1:] if _HOOK in vars(base) and _is_users(base))
         metaclass = next(meta for meta in inspect.getmro(type(kind)) if not (_is_users(meta) and _makes(meta)))
         return cls(metaclass, noting) if noting or metaclass is not type(kind) else None
 
     def left_out(self, arguments: tuple[Any, ...]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return how to make the class without them, given of what cloudpickle would make it."""
+        """Return function and arguments that make the class without its hooks, given cloudpickle's arguments for it."""
         return _make, (self.metaclass, self.noting, *arguments)
 
 
@@ -75,7 +75,7 @@ def _make(
 
 @contextmanager
 def _silent(noting: Sequence[type]) -> Iterator[None]:
-    hooks = {kind: vars(kind)[_HOOK] for kind in noting if _HOOK in vars(kind)}  # one that is being read has none yet
+    hooks = {kind: vars(kind)[_HOOK] for kind in noting if _HOOK in vars(kind)}  # a class that is still being unpickled has no hook yet
     for kind in hooks:
         type.__setattr__(kind, _HOOK, classmethod(_nothing))
     try:

@@ -1,4 +1,4 @@
-"""Containers of classes of the user, with what they hold and their own attributes."""
+"""User-defined subclasses of containers, with their items and attributes; and generators of which each process has one."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import torch
 
 
 def reduced_container(obj: Any) -> Any:
-    """Return how one of them, or any deque, reduces; ``NotImplemented`` for what has a way of its own or is Python's own."""
+    """Return the reduce value of a container subclass, or of any deque; ``NotImplemented`` for built-in or customized classes."""
     kind: Any = type(obj)
     base = next(base for base in BASES if isinstance(obj, base))
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not base.__reduce__:
         return NotImplemented
-    if kind is deque:  # with the items of this moment: a thread may change it while they are written
+    if kind is deque:  # a copy of the items: a thread may append while they are written
         return *cast("tuple[Any, ...]", obj.__reduce__())[:3], iter([*deque.__iter__(obj)])
     if kind is base:
         return NotImplemented
@@ -27,7 +27,7 @@ def reduced_container(obj: Any) -> Any:
 
 
 def empty_container(obj: Any, base: Any) -> tuple[Any, tuple[Any, Any], tuple[list[Any], Any]]:
-    """Return what makes an empty container like `obj`, of what, and its contents for :func:`fill_container`."""
+    """Return function and arguments that make an empty container like `obj`, and its contents for :func:`fill_container`."""
     if base is deque:
         made_of: Any = obj.maxlen
     else:
@@ -36,7 +36,7 @@ def empty_container(obj: Any, base: Any) -> tuple[Any, tuple[Any, Any], tuple[li
 
 
 def set_attributes(obj: object, state: Any) -> None:
-    """Give `obj` the attributes of a state that ``object.__getstate__`` has returned, past its own ways to set them."""
+    """Set the attributes of a state from ``object.__getstate__``, bypassing the object's own ``__setattr__``."""
     own, slots = state if isinstance(state, tuple) else (state, None)
     if own:
         vars(obj).update(own)
@@ -46,7 +46,7 @@ def set_attributes(obj: object, state: Any) -> None:
 
 def _bare(kind: Any, base: Any) -> Any:
     made = kind.__new__
-    return base.__new__(kind) if isinstance(made, FunctionType) else made(kind)  # that of a class in C refuses to be passed over
+    return base.__new__(kind) if isinstance(made, FunctionType) else made(kind)  # ``object.__new__`` refuses classes written in C
 
 
 def _items(obj: Any, base: Any) -> list[Any]:
@@ -54,7 +54,7 @@ def _items(obj: Any, base: Any) -> list[Any]:
 
 
 def fill_container(obj: Any, contents: tuple[list[Any], Any]) -> None:
-    """Give a container these items and no others, past its own ways to take them."""
+    """Replace the items of a container, bypassing its own methods."""
     items, made_of = contents
     base = next(base for base in BASES if isinstance(obj, base))
     if base is deque:
@@ -83,8 +83,8 @@ def _fill(obj: Any, parts: tuple[tuple[list[Any], Any], Any]) -> None:
 
 
 def reduced_own(obj: Any) -> Any:
-    """Return how `obj` reduces if it is one of these: as that of the process that reads it; else ``NotImplemented``."""
-    if type(obj).__name__ not in _KINDS:  # nearly everything is asked
+    """Return a reference to the reader's equivalent if `obj` is a per-process object (a global generator, the environment)."""
+    if type(obj).__name__ not in _KINDS:  # fast path, as this is called for nearly every object
         return NotImplemented
     return next(((_library_function_of, (name,)) for name, own in _all().items() if obj is own), NotImplemented)
 
@@ -97,7 +97,7 @@ def _library_function_of(name: str) -> Any:
 
 
 def _all() -> dict[str, Any]:
-    python: Any = random.random  # which is the same method in a run, as `random.seed` is not
+    python: Any = random.random  # unlike `random.seed`, this method is not replaced during a run
     numpy: Any = np.random.random
     return {"random": python.__self__, "numpy.random": numpy.__self__, "torch": torch.default_generator, "os.environ": os.environ}
 

@@ -1,12 +1,11 @@
 """Changes in place, carried home: call by copy and restore.
 
-The engines work on copies of the notebook's objects. After the cell, what it changed *inside* them (weights, an
-optimizer's moments, a scheduler's count, a list that it appended to) is written into the notebook's own objects, so
-every name and every reference to them sees the result, as if the cell had run here.
+Engines work on copies of the notebook's objects. After the cell, changes *inside* them (weights, optimizer state, a scheduler's count, an
+appended list item) are written into the notebook's own objects. All references to these objects see the result, as if the cell had
+run in the notebook.
 
-An object's contents are taken one level deep: the items of a list, the attributes of an instance, the numbers of a
-tensor. What those refer to is an object of its own, with contents of its own. So the graph keeps its shape, and what
-did not change costs a comparison and no bytes.
+Contents are one level deep: the items of a list, the attributes of an instance, the numbers of a tensor. What these refer to is an object
+with contents of its own. So references stay as they are, and an unchanged object costs a comparison and no bytes.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from .reducers import foreign_attributes
 from .torch_reducers import is_leaf
 
 ABSENT = object()
-_BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # hold no attributes
+_BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # types without attributes
 DEFAULTS = ("__defaults__", "__kwdefaults__")  # attributes of a function that are not in its dict
-_PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that it keeps for itself
+_PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that Python manages
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What an object holds that it did not hold before, one level deep.
+    """New contents of an object, one level deep.
 
     Attributes
     ----------
     items : Any
-        All items of a container, the numbers of a tensor or array, the state of a generator; ``None`` if they are the same.
+        All items of a container, the numbers of a tensor or array, the state of a generator; ``None`` if unchanged.
     attributes : dict of str to object
         Attributes with a new value.
     removed : list of str
-        Attributes that are gone.
+        Names of deleted attributes.
     replaced : bool
-        A tensor's numbers are in other memory than before (``w.data = …``): who shared the old has it still.
+        A tensor has other memory than before (``w.data = …``); tensors that shared the old memory keep that.
     """
 
     items: Any = None
@@ -57,12 +56,12 @@ class Contents:
 
 
 def restore_all(objects: Sequence[Any], news: Sequence[Contents]) -> None:
-    """Write `news` into `objects`, iterators last: they walk over what is in others.
+    """Write `news` into `objects`; iterators last, as they refer to other objects.
 
     Raises
     ------
     CannotPlace
-        An iterator is not where it is to be. All else is.
+        An iterator could not be moved. All other contents are written.
     """
     last = [index for index, obj in enumerate(objects) if is_iterator(obj)]
     for index in sorted(set(range(len(objects))).difference(last)):
@@ -71,7 +70,7 @@ def restore_all(objects: Sequence[Any], news: Sequence[Contents]) -> None:
 
 
 def restore(obj: Any, new: Contents) -> None:
-    """Write `new` into `obj` in place, which is no iterator."""
+    """Write `new` into `obj` in place; `obj` is no iterator."""
     if new.items is not None:
         if new.replaced:
             obj.data = new.items.to(obj.device)
@@ -87,13 +86,13 @@ def restore(obj: Any, new: Contents) -> None:
 
 
 def attributes_of(obj: Any) -> dict[str, Any] | None:
-    """Return the attributes that `obj` itself holds, in its dict and its slots; ``None`` where it cannot hold any."""
+    """Return the attributes in the dict and slots of `obj`; ``None`` if it cannot have any."""
     kind = type(obj)
     if kind in _BARE or is_frame(obj):
         return None
     own = getattr(obj, "__dict__", None)
     if isinstance(obj, torch.Tensor):
-        # Of a graph's inner tensor these two follow from the graph.
+        # A non-leaf tensor's `requires_grad` and `grad` follow from its graph.
         return {**(own or {}), "requires_grad": obj.requires_grad, "grad": obj.grad} if is_leaf(obj) else dict(own or {})
     if isinstance(obj, type | ModuleType):
         return {key: value for key, value in vars(obj).items() if key not in _PYTHONS_OWN}
@@ -118,7 +117,7 @@ def _restore_attributes(obj: Any, new: Contents) -> None:
     if new_class is not None:
         object.__setattr__(obj, "__class__", new_class)
     if isinstance(obj, torch.Tensor):
-        for name in ("requires_grad", "grad"):  # in this order: only what requires a gradient can have one
+        for name in ("requires_grad", "grad"):  # in this order: only a tensor that requires grad can have one
             if name in new.attributes and is_leaf(obj):
                 setattr(obj, name, new.attributes[name])
         own = obj.__dict__
@@ -135,7 +134,7 @@ def _restore_attributes(obj: Any, new: Contents) -> None:
         elif hasattr(obj, name):
             base.__delattr__(obj, name)
     for name, value in new.attributes.items():
-        # Past the object's own __setattr__, which may check, count or forbid: the value is what the cell's assignment left.
+        # Bypasses a custom __setattr__, which may check, count or forbid: the value is the result of the cell's own assignment.
         if isinstance(own, dict) and name not in slots:
             own[name] = value
         else:

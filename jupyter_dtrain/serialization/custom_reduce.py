@@ -1,9 +1,8 @@
-"""Objects of a class of the user's that says itself how they are pickled: written as they are.
+"""Objects whose class customizes pickling in user code: written with all their attributes instead.
 
-A ``__getstate__`` leaves out what another process could do without (a cache, a counter, a history), and a ``__setstate__`` or a
-``__reduce__`` begins it anew. A cell is to find all of it on an engine, and the notebook what the cell has made of it. So the attributes
-are what is written. Those that cannot be (a connection, a generator, a thread) stay as the class wants them: then its own way is taken,
-and the other attributes go beside.
+A ``__getstate__`` often drops what another process could rebuild (a cache, a counter, a history), and ``__setstate__`` or ``__reduce__``
+resets it. A cell must find all of it on an engine, and the notebook what the cell has changed. So the attributes are written. If some
+cannot be pickled (a connection, a generator, a thread), the class's own way is used, and the other attributes are written in addition.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _WAYS = ("__getstate__", "__setstate__", "__reduce__", "__reduce_ex__")
 
 
 def reduced_as_it_is(obj: Any, without: frozenset[str] = frozenset()) -> Any:
-    """Return how an object reduces whose class is the user's in how it is pickled, ``NotImplemented`` for all others.
+    """Return a reduce value by attributes for an object whose pickling is customized by user code, else ``NotImplemented``.
 
     Parameters
     ----------
     without : frozenset of str
-        Attributes that mean nothing in another process. They are ``None`` there, those of an optimizer are not there.
+        Attributes that are meaningless in another process. They become ``None``; those of an optimizer are left out.
     """
     kind: Any = type(obj)
     if as_classes_say.get() or not reduces_by_users_code(kind) or isinstance(obj, type | FunctionType | MethodType | ModuleType):
@@ -52,13 +51,13 @@ def reduced_as_it_is(obj: Any, without: frozenset[str] = frozenset()) -> Any:
 
 
 def reduces_by_users_code(kind: Any) -> bool:
-    """Return whether it is the user's code that says how objects of `kind` are pickled."""
+    """Return whether user code customizes how objects of `kind` are pickled."""
     ways = (*(getattr(kind, name, None) for name in _WAYS), copyreg.dispatch_table.get(kind))
     return any(isinstance(way, FunctionType) and is_users(way.__code__.co_filename) for way in ways)
 
 
 def reduced_by_own_class(obj: Any) -> Any:
-    """Return how the class of `obj` says that it is pickled, which may take something away from it: it keeps that."""
+    """Return the reduce value of the class's own way, and undo changes that this makes to the attributes of `obj`."""
     own: Any = getattr(obj, "__dict__", None)
     before = dict(own) if type(own) is dict else own
     way = copyreg.dispatch_table.get(type(obj))
@@ -71,14 +70,14 @@ def reduced_by_own_class(obj: Any) -> Any:
 
 
 def go_back(cannot_be_written: Callable[[Any], bool]) -> bool:
-    """Let objects be written as their classes say where they cannot be written as they are.
+    """Fall back to the classes' own way for objects that cannot be written by attributes.
 
-    Returns whether there is something that was not known before.
+    Returns whether there is one that was not known before.
     """
     return leave_to_classes(cannot_be_written) or go_back_to_archives(cannot_be_written)
 
 
-# -- by the class's own way, and what else there is ------------------------------------------------------------------------
+# -- by the class's own way, with the other attributes in addition -----------------------------------------------------------
 
 
 def _reduced_by_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, without: frozenset[str]) -> Any:
@@ -92,7 +91,7 @@ def _reduced_by_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, wit
         state = {name: value for name, value in state.items() if name not in without}
     said = _state_dict_of(state)
     if said is not None:
-        # Where something stays with its class, a yes or no may be about just that: whether it is open.
+        # If some attributes stay with the class, a bool may describe just these ("is open"), so the class sets it.
         beside = {
             name: value
             for name, value in beside.items()
@@ -105,7 +104,7 @@ def _reduced_by_class(obj: Any, beside: dict[str, Any], is_incomplete: bool, wit
 
 
 def _state_dict_of(state: Any) -> dict[str, Any] | None:
-    """Return the attributes that a state names, ``None`` where nobody can tell."""
+    """Return the attributes that a state sets, ``None`` if that is unknown."""
     if type(state) is tuple and len(state) == 2 and all(part is None or type(part) is dict for part in state):
         return {**(state[0] or {}), **(state[1] or {})}
     return state if type(state) is dict else None
@@ -131,13 +130,13 @@ def _fill(obj: Any, parts: tuple[Any, tuple[dict[str, Any], dict[str, Any]]]) ->
 
 
 def _set(obj: Any, attributes: dict[str, Any]) -> None:
-    """Give `obj` attributes, past its own ways to set them."""
+    """Set attributes of `obj`, bypassing its own ``__setattr__``."""
     slots = slots_of(type(obj))
     set_attributes(obj, ({k: v for k, v in attributes.items() if k not in slots}, {k: v for k, v in attributes.items() if k in slots}))
 
 
 def leaves_out(obj: Any, name: str) -> bool | None:
-    """Return whether the class of `obj` leaves attribute `name` to itself, ``None`` where the class is not the user's in that."""
+    """Return whether the class of `obj` drops attribute `name` when pickled; ``None`` if no user code customizes that."""
     if not reduces_by_users_code(type(obj)):
         return None
     found = reduced_by_own_class(obj)

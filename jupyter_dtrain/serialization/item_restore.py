@@ -1,4 +1,4 @@
-"""Items of containers: what is compared of them, and how a changed container becomes what its copy is."""
+"""Items of containers: what is compared, and how a container gets its copy's new items."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from .weak_references import is_weak_container, items_of_weak, refill
 
 
 def items_of(obj: Any) -> Any:
-    """Return what `obj` holds beside attributes, as a new object; ``None`` for objects that hold nothing that could change."""
+    """Return the contents of `obj` besides attributes as a new object; ``None`` for objects without changeable contents."""
     match obj:
         case torch.Tensor():
             return Numbers(obj.detach()) if Numbers.can_hold(obj) else obj.detach()
         case np.ndarray():
-            return obj.view()  # not `obj`: that is one which the other side has
+            return obj.view()  # not `obj` itself, which would be written as a reference to the reader's array
         case OrderedDict():
             return [*OrderedDict.keys(obj), *OrderedDict.values(obj)]
         case dict():
@@ -59,7 +59,7 @@ def items_of(obj: Any) -> Any:
         case random.Random():
             return obj.getstate()
         case io.StringIO() | io.BytesIO():
-            return obj.__reduce_ex__(4)[2][:-1]  # the state, less the attributes
+            return obj.__reduce_ex__(4)[2][:-1]  # the state without the attributes
         case _ if is_notebooks(obj):
             return contents_of(obj)
         case _ if is_iterator(obj):
@@ -68,7 +68,7 @@ def items_of(obj: Any) -> Any:
 
 
 def restore_items(obj: Any, items: Any) -> None:
-    """Let a container, or another object with contents besides its attributes, have `items`."""
+    """Set the contents of `obj` besides its attributes to `items`."""
     match obj:
         case torch.Tensor():
             _restore_tensor(obj, items)
@@ -114,21 +114,21 @@ def restore_items(obj: Any, items: Any) -> None:
 
 
 def _restore_stream(stream: Any, items: Any) -> None:
-    if isinstance(stream, io.TextIOWrapper):  # a file that is read, of which a copy was sent
+    if isinstance(stream, io.TextIOWrapper):  # a file opened for reading, of which a copy was sent
         stream.seek(0)
         stream.read(items[2])
     else:
-        stream.__setstate__((*items, None))  # what pickle calls
+        stream.__setstate__((*items, None))  # as pickle calls it
 
 
 class _Variable(Enum):
-    """In the place of the value of a closure's variable that has none."""
+    """Placeholder for the value of an empty closure cell."""
 
     EMPTY = "empty"
 
 
 def value_of(cell: CellType) -> object:
-    """Return what a cell of a closure holds, `_Variable.EMPTY` where it is empty."""
+    """Return the value of a closure cell, or `_Variable.EMPTY`."""
     try:
         return cell.cell_contents
     except ValueError:
@@ -136,7 +136,7 @@ def value_of(cell: CellType) -> object:
 
 
 def is_frame(obj: object) -> bool:
-    """Return whether `obj` is a table of pandas', without importing that."""
+    """Return whether `obj` is a pandas DataFrame or Series, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(obj, pandas.DataFrame | pandas.Series)
 
@@ -150,23 +150,23 @@ def _restore_tensor(tensor: torch.Tensor, new: torch.Tensor) -> None:
         with torch.no_grad():
             tensor.data = new.to(tensor.device)
         return
-    if is_in_shared_memory(new) and not is_in_shared_memory(tensor):  # the cell has put it there
+    if is_in_shared_memory(new) and not is_in_shared_memory(tensor):  # the cell has called `share_memory_()`
         tensor.share_memory_()
     with torch.inference_mode(tensor.is_inference()), torch.no_grad():
         target, source = once(tensor), once(new)
         plain = target.layout == torch.strided and target.device == source.device and not target.is_quantized
-        # Weights count as changed: those that are the same keep their version, and so the graphs that hold them.
+        # Skip equal values: the version counter then stays, and graphs that have saved the tensor remain usable.
         if not (plain and torch.equal(target, source)):
             target.copy_(source)
 
 
 def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the bytes of a tensor in its order, flat. One entry may have any stride, and is contiguous all the same."""
+    """Return the bytes of a tensor in logical order, flat. Handles single-element tensors, which may have any stride."""
     return tensor.contiguous().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def once(tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor` without the dims along which it repeats one value, as ``expand`` makes them."""
+    """Return `tensor` with expanded dims (stride 0) reduced to size 1."""
     if tensor.layout != torch.strided or 0 not in tensor.stride():
         return tensor
     return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]

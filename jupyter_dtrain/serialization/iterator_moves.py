@@ -1,4 +1,4 @@
-"""How an iterator of the notebook comes to stand where its copy on an engine has stood."""
+"""Move iterators of the notebook to the positions that their copies on an engine have reached."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .python_reducers import attribute_holders
 
 
 class CannotPlace(Exception):
-    """An iterator of the notebook cannot come to stand where the cell has left its copy."""
+    """An iterator of the notebook cannot be moved to its copy's position."""
 
 
 def put_in_place(iterators: Sequence[Any], standings: Sequence[Standing]) -> None:
-    """Let iterators stand where they are to, once what they walk over is as it should be.
+    """Move iterators to their copies' positions, after the contents of the objects that they iterate over were restored.
 
     Raises
     ------
     CannotPlace
-        Something that cannot be changed holds one of which a new one was made. All others are in place.
+        An iterator must be replaced by a new one, but an immutable object refers to it. All others are moved.
     """
-    _move(_take_with_count, iterators, standings)  # before what they walk over
+    _move(_take_with_count, iterators, standings)  # before the iterators inside
     inner = [pair for standing in standings for pair in standing.inner]
     if inner:
         put_in_place([iterator for iterator, _ in inner], [standing for _, standing in inner])
@@ -39,7 +39,7 @@ def put_in_place(iterators: Sequence[Any], standings: Sequence[Standing]) -> Non
 
 
 def _stands(iterator: Any, to: Standing) -> bool:
-    if type(iterator) in _COUNTED:  # of a dict's, the copy walks over a list
+    if type(iterator) in _COUNTED:  # a dict iterator's copy iterates over a list
         return _remaining(iterator) == _remaining(_made(to.parts))
     return bool(place_of(iterator) == to.place)
 
@@ -54,7 +54,7 @@ def _made(parts: tuple[Any, ...]) -> Any:
 
 def _move(way: Callable[[Any, Standing], None], iterators: Sequence[Any], standings: Sequence[Standing]) -> None:
     for iterator, to in zip(iterators, standings, strict=True):
-        # A dict of another size, numbers of another kind: it is seen that it has not come to its place.
+        # Errors (a dict of another size, another kind of numbers) are ignored here: the caller checks the position afterwards.
         with suppress(TypeError, ValueError, RuntimeError, OverflowError, AttributeError), _no_warnings():
             if not _stands(iterator, to):
                 way(iterator, to)
@@ -65,14 +65,14 @@ def _take(iterator: Any, number: int | None) -> None:
 
 
 def _take_with_count(iterator: Any, to: Standing) -> None:
-    """Move an `enumerate` over what runs no code, which goes on with it."""
+    """Advance an `enumerate` together with its inner iterator, if that runs no user code."""
     parts = _parts(iterator)
     if type(iterator) is enumerate and parts is not None and type(parts[1][0]) in (*_INDEXED, *_COUNTED, itertools.count):
         _take(iterator, max(0, to.parts[1][1] - parts[1][1]))
 
 
 def _move_by_itself(iterator: Any, to: Standing) -> None:
-    """Move an iterator that is made of no others."""
+    """Move an iterator that contains no other iterators."""
     kind = type(iterator)
     if kind in _INDEXED:
         if len(to.parts) > 2:
@@ -87,13 +87,13 @@ def _move_by_itself(iterator: Any, to: Standing) -> None:
 
 
 def _move_behind_its_parts(iterator: Any, to: Standing) -> None:
-    """Move an iterator whose parts are in place."""
+    """Move an iterator whose inner iterators are in place."""
     kind = type(iterator)
     if kind in _INDEXED or kind in (enumerate, itertools.islice):
         return
     if kind is itertools.cycle:
         inner = to.parts[1][0]
-        if to.parts[2][1]:  # it gives again what it has put by
+        if to.parts[2][1]:  # it is repeating its saved items
             iterator.__setstate__((to.parts[2][0], True))
             _take(iterator, inner.__reduce__()[2] or len(to.parts[2][0]))
         return
@@ -102,7 +102,7 @@ def _move_behind_its_parts(iterator: Any, to: Standing) -> None:
 
 
 def _made_anew(olds: list[Any], standings: list[Standing]) -> list[Any]:
-    """Return iterators for others, made of each other where those are."""
+    """Return new iterators for `olds`, built from each other where these contain each other."""
     made: dict[int, Any] = {}
     wanted = {id(old): to.parts for old, to in zip(olds, standings, strict=True)}
 
@@ -118,7 +118,7 @@ def _made_anew(olds: list[Any], standings: list[Standing]) -> list[Any]:
 
 
 def _replace(olds: list[Any], news: list[Any]) -> None:
-    """Let all that refers to `olds` refer to `news`."""
+    """Replace all references to `olds` by references to `news`."""
     by = {id(old): new for old, new in zip(olds, news, strict=True)}
     stuck = ""
     for holder in gc.get_referrers(*olds):

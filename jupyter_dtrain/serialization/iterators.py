@@ -1,8 +1,8 @@
-"""Iterators of Python's own: where they stand, and how one of the notebook comes to stand where its copy on an engine has come to.
+"""Built-in iterators: their positions, as state that can be pickled and compared.
 
-They hold their place where Python cannot write it, so each kind has a way of its own: an index that is set, numbers or entries that are
-taken until it is there, or pickle's ``__setstate__``. None of these runs anybody's code. Of what is left (`islice`, `tee`) a new one is
-made, which takes the old one's place in all that refers to it.
+Python code cannot write an iterator's position directly. Each kind has its own way: set an index, take items until the position is
+reached, or use pickle's ``__setstate__``. None of these runs user code. The rest (`islice`, `tee`) is replaced by a new iterator in
+everything that refers to the old one (:mod:`.iterator_moves`).
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _MODULES = frozenset(("builtins", "itertools"))
 
 @dataclass(frozen=True)
 class Standing:
-    """Where an iterator stands.
+    """The position of an iterator.
 
     Attributes
     ----------
     place : object
-        What tells it from other places.
+        A value that differs between positions.
     parts : tuple
-        What such an iterator is made of, as pickle has it.
+        The iterator's reduce value.
     inner : list of (iterator, Standing)
-        Of the iterators in there: those that are read before the lists that they walk over are as they should be stand at their beginnings.
+        Positions of the iterators inside. Needed if these are unpickled before the contents of what they iterate over are restored.
     """
 
     place: Any
@@ -52,13 +52,13 @@ class Standing:
 
 
 def is_iterator(obj: object) -> bool:
-    """Return whether `obj` is an iterator of Python's own, and no generator."""
+    """Return whether `obj` is a built-in iterator, but no generator."""
     kind = type(obj)
     return kind.__module__ in _MODULES and hasattr(kind, "__next__") and not isinstance(obj, GeneratorType | CoroutineType)
 
 
 def standing_of(iterator: Any) -> Standing | None:
-    """Return where `iterator` stands; ``None`` for one that cannot be sent, or stands where those stand that it is made of."""
+    """Return the position of `iterator`; ``None`` if it cannot be pickled or its inner iterators determine it."""
     parts = _parts(iterator)
     if parts is None or type(iterator) in _OF_OTHERS:
         return None
@@ -69,7 +69,7 @@ def standing_of(iterator: Any) -> Standing | None:
 
 
 def place_of(iterator: Any) -> Any:
-    """Return what is another where `iterator` stands elsewhere."""
+    """Return a value that differs between positions of `iterator`."""
     kind = type(iterator)
     if kind in _COUNTED:
         return _remaining(iterator)
@@ -91,15 +91,15 @@ def _of_argument(value: Any) -> Any:
 def _of_state(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_of_state, value))
-    if isinstance(value, list):  # what `cycle` has put by
+    if isinstance(value, list):  # the saved items of `cycle`
         return len(value)
-    return _of_argument(value) if isinstance(value, _PLAIN) or is_iterator(value) else id(value)  # in another process another one
+    return _of_argument(value) if isinstance(value, _PLAIN) or is_iterator(value) else id(value)  # by identity
 
 
 def _remaining(iterator: Any) -> int:
     try:
         return operator.length_hint(iterator, -1)
-    except TypeError:  # it has no end
+    except TypeError:  # it is infinite
         return -1
 
 
@@ -107,17 +107,17 @@ def _parts(iterator: Any) -> tuple[Any, ...] | None:
     try:
         with _no_warnings():
             found: tuple[Any, ...] = iterator.__reduce__()
-    except TypeError:  # it has no such thing
+    except TypeError:  # not reducible
         return None
     return found
 
 
-# -- to let them stand elsewhere -----------------------------------------------------------------------------------------
+# -- shared with `iterator_moves` ------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def _no_warnings() -> Iterator[None]:
-    """Keep quiet about the pickling of `itertools`, which Python gives up from 3.12 on."""
+    """Suppress the deprecation (since Python 3.12) of pickling `itertools`."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         yield

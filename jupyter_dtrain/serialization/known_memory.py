@@ -1,4 +1,4 @@
-"""The memory of arrays and tensors that the reader has: what else looks into it is written as a window into that, with no bytes."""
+"""Memory of arrays and tensors that the reader has: what shares it is written as a window, without bytes."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Place = tuple[Any, tuple[int, ...], tuple[int, ...], int, bool]
 
 
 _AT_HOME: dict[int, tuple[weakref.ref[Array], tuple[int, ...]]] = {}
-"""Strides, where they came from, of arrays that had gaps there and have none here, by their ids."""
+"""Original strides of arrays that had gaps in the process they came from and are contiguous here, by id."""
 
 
 def came_without_gaps(array: Array, strides: tuple[int, ...]) -> None:
-    """Know that `array` had these strides where it came from."""
+    """Record the strides that `array` had in the process it came from."""
     key = id(array)
     _AT_HOME[key] = weakref.ref(array, lambda _: _AT_HOME.pop(key, None)), strides
 
@@ -36,14 +36,14 @@ class _Span:
 
 
 class KnownMemory:
-    """Where the memory of objects is that the reader has.
+    """The memory of objects that the reader has.
 
     Parameters
     ----------
     known : sequence of object
         In the reader's order.
     storages : mapping of int to int
-        Storages that the reader has, by their address: the index of a tensor in `known` that has it.
+        Address of a storage that the reader has → index of a tensor in `known` with this storage.
     """
 
     def __init__(self, known: Sequence[object], storages: Mapping[int, int]) -> None:
@@ -52,13 +52,13 @@ class KnownMemory:
         self._found: tuple[list[_Span], list[_Span]] | None = None
 
     def array(self, array: Array) -> tuple[str, Any] | None:
-        """Return the reference to what `array` is a window into."""
+        """Return a reference to the object in whose memory `array` is a window, if any."""
         begin, end = bounds(array)
         span = self._containing(begin, end)
         return None if span is None else self._reference(span, place_of(array, span.begin))
 
     def storage(self, storage: torch.UntypedStorage) -> tuple[str, Any] | None:
-        """Return the reference to the array that `storage` is a window into."""
+        """Return a reference to the array in whose memory `storage` is a window, if any."""
         if not is_private(storage):
             return None
         begin, end = storage_bounds(storage)
@@ -74,7 +74,7 @@ class KnownMemory:
         array: Any = self._known[span.index]
         at_home = _AT_HOME.get(id(array))
         if at_home is not None and _strided_as(at_home[1], _layout(array), *place[1:4]) is None:
-            return None  # what is a view here is none of an array that has gaps
+            return None  # the reader's array has gaps, so that this view does not exist there
         return "known array's window", (span.index, _layout(array), *place)
 
     def _containing(self, begin: int, end: int) -> _Span | None:
@@ -84,7 +84,7 @@ class KnownMemory:
         return found if found is not None and end <= found.end else None
 
     def _spans(self) -> tuple[list[_Span], list[_Span]]:
-        """Return where they are in the order of their first bytes, and for each the one up to it that reaches furthest."""
+        """Return the spans sorted by first byte, and for each the span up to it that reaches furthest."""
         if self._found is None:
             spans = [
                 _Span(*bounds(obj), index, is_array=True)
@@ -105,7 +105,7 @@ class KnownMemory:
 
 
 def place_of(array: Array, begin: int) -> Place:
-    """Return element type, shape, strides, offset from the address `begin` in bytes, and whether an array can be written to."""
+    """Return dtype, shape, strides, offset from address `begin` in bytes, and writeability of an array."""
     dtype = array.dtype if array.dtype.names else array.dtype.str
     return dtype, array.shape, array.strides, address(array) - begin, array.flags.writeable
 
@@ -118,12 +118,12 @@ def _layout(array: Array) -> Layout:
 
 
 def known_arrays_window(array: Array, layout: Layout, place: Place) -> Array:
-    """Return what looks into `array` as another one did elsewhere, where it had `layout`.
+    """Return the view of `array` that corresponds to one of the writer's array, which had `layout`.
 
     Raises
     ------
     ValueError
-        `array` lies otherwise in memory here, and what looked into it there would not be a view of it.
+        `array` has another memory layout here, in which the same elements are no view.
     """
     dtype, shape, strides, offset, writeable = place
     begin, end = bounds(array)
@@ -136,7 +136,7 @@ def known_arrays_window(array: Array, layout: Layout, place: Place) -> Array:
 
 
 def known_arrays_storage(array: Array, layout: Layout, place: Place) -> torch.UntypedStorage:
-    """Return the storage of a tensor that looks into `array` as one did elsewhere."""
+    """Return the storage of a tensor that is a window into `array`, as it was at the writer."""
     return torch.frombuffer(known_arrays_window(array, layout, place), dtype=torch.uint8).untyped_storage()
 
 
@@ -145,7 +145,7 @@ def _strided_as(
 ) -> tuple[int, tuple[int, ...]] | None:
     """Return offset from the first element, and strides, in bytes, of a view of an array with strides `here`.
 
-    They are those of the same elements as a view has of an array with `layout`; ``None``: there is no such view.
+    The view has the same elements as one with `shape`, `strides`, `offset` of an array with `layout`; ``None`` if there is no such view.
     """
     dtype, sizes, there = layout
     if min(there, default=1) < 0:

@@ -1,8 +1,7 @@
-"""Functions that rank 0 calls for all, where a notebook holds them itself: in a dict, as a default, in a class of its own.
+"""Late binding of functions that are replaced during a run, where the notebook refers to them: in a dict, as a default, in a class.
 
-They write, move or remove files, or read the clock (``engine/side_effects``), so on an engine others take their place for the time of a
-run. What arrives for one there is bound late: each call finds by its name what stands there then. In any other process it is the function
-itself.
+On engines, functions that write, move or remove files or read the clock are replaced for the time of a run (``engine/side_effects``). A
+reference to one unpickles there as a function that looks the name up at each call. In other processes it unpickles as the function itself.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FOUND: dict[Any, tuple[str, str]] = {getattr(module, name): (module.__name__, n
 
 
 class LateBuiltin:
-    """Stands for a function written in C, which is no method where a class holds it."""
+    """Wrapper for a function written in C, which as a class attribute does not bind as a method."""
 
     __slots__ = ("__wrapped__", "_module", "_name")
 
@@ -38,7 +37,7 @@ class LateBuiltin:
         self.__wrapped__, self._module, self._name = original, module, name
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call what is found by the name now."""
+        """Call the current function of this name."""
         return getattr(self._module, self._name)(*args, **kwargs)
 
     def __reduce__(self) -> Any:
@@ -46,24 +45,24 @@ class LateBuiltin:
 
 
 class _Process:
-    """Whether this process is an engine."""
+    """State of this process: whether it is an engine."""
 
     is_engine = False
 
 
 def bind_late() -> None:
-    """Let functions that arrive in this process, an engine's, be bound late from now on."""
+    """Bind functions late that are unpickled in this process, an engine, from now on."""
     _Process.is_engine = True
 
 
 def reduced_late(obj: object) -> Any:
-    """Return how `obj` is written if it is one of these functions."""
+    """Return the reduce value of `obj` if it is one of these functions, else ``NotImplemented``."""
     found = _FOUND.get(obj) if isinstance(obj, FunctionType | BuiltinFunctionType) else None
     return NotImplemented if found is None else (late_bound, found)
 
 
 def late_bound(module: str, name: str) -> Any:
-    """Return what stands for a function where it is read."""
+    """Return the function, or on an engine the late-bound wrapper of it."""
     owner = importlib.import_module(module)
     return _late(owner, name) if _Process.is_engine else getattr(owner, name)
 

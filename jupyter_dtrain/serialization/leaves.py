@@ -1,4 +1,4 @@
-"""The bulk of a graph: storages and arrays, which go out of band, and what of the rest can change."""
+"""Leaves of a graph: storages and arrays, whose bytes are stored out of band; and which objects of a graph can change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace})
 
 @dataclass(frozen=True)
 class Leaf:
-    """The bytes of one tensor storage or one array.
+    """Description of the bytes of one tensor storage or one array.
 
     Attributes
     ----------
@@ -33,11 +33,11 @@ class Leaf:
     shape : tuple of int
         For a storage its length in bytes.
     device : str
-        Type of the device that held a storage (``"cpu"``, ``"cuda"``).
+        Type of the device of a storage (``"cpu"``, ``"cuda"``).
     order : {"C", "F"}
-        Whether the last or the first dim of an array is the one whose entries are neighbours.
+        Memory order of an array: row-major or column-major.
     shared : bool
-        A storage is in memory that processes share which are forked from the one that has it (``share_memory_()``).
+        A storage is in memory that forked processes share (``share_memory_()``).
     """
 
     kind: str
@@ -50,19 +50,19 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Numbers:
-    """A tensor to be written with its bytes, though the reader has its storage: they are new. Read as a tensor."""
+    """Marks a tensor to be written with its bytes although the reader has its storage, as the values are new. Reads as a tensor."""
 
     tensor: torch.Tensor
 
     @staticmethod
     def can_hold(tensor: torch.Tensor) -> bool:
-        """Return whether `tensor` is plain numbers in memory."""
+        """Return whether `tensor` is dense: strided, on CPU or CUDA, not lazy, quantized, nested, or a conjugate or negative view."""
         plain = tensor.layout == torch.strided and tensor.device.type in ("cpu", "cuda") and not is_lazy(tensor)
         return plain and not (tensor.is_quantized or tensor.is_nested or tensor.is_conj() or tensor.is_neg())
 
 
 def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
-    """Return a storage as a leaf, and its bytes: its own, if it is on the CPU."""
+    """Return the leaf of a storage and its bytes, without a copy if it is on the CPU."""
     data = as_array(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()))
     return Leaf("storage", "uint8", (len(data),), storage.device.type, shared=is_shared(storage)), data.data
 
@@ -70,8 +70,7 @@ def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
 def trackable(objects: Iterable[object]) -> list[object]:
     """Return those of `objects` that can change in place or whose identity matters, in order.
 
-    Functions, classes and modules that the other side imports for itself are left out, and so are the small helpers
-    that pickling makes on the way.
+    Functions, classes and modules that the reader imports are left out, as are temporary objects that pickling creates.
     """
     kept: list[object] = []
     for obj in objects:

@@ -1,4 +1,4 @@
-"""What is other in a library's modules and classes than their texts say that it is at first (:mod:`.library_state` sends it)."""
+"""Changes in modules and classes of libraries, compared with the values that their source text assigns (:mod:`.library_state`)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ EVERYBODYS = frozenset(
     | {"IPython", "ipykernel", "ipyparallel", "ipywidgets", "anywidget", "jupyter_client", "jupyter_core", "matplotlib_inline"}
     | {"wandb", "mlflow", "dask", "distributed", "tensorboard", __name__.partition(".")[0], "__main__", "__mp_main__", "tests", "pytest"}
 )
-"""Packages whose state is none of this module's: settings say what of it goes along, or it is a process's own."""
+"""Packages that other parts handle (settings, integrations), or whose state belongs to each process."""
 _OF_THE_PROCESS = re.compile(
     r"(?:^|_)(?:init|inited|started|loaded|registered|avail|available|checked|warned|warn_once|lock|locked|pid)(?:_|$)|initiali[sz]ed",
     re.IGNORECASE,
 )
-"""Names of what says, with a yes, a no or a count, what a library has done in this process, which another has still to do."""
+"""Names of flags and counts that record what a library has done in this process and must still do in another."""
 _CODE = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
-_MADE_BY_CODE = 1 << 9  # a flag of classes that a `class` statement or the like has made
+_MADE_BY_CODE = 1 << 9  # type flag (heap type): the class was made by a `class` statement or the like
 PLAIN_CONTAINERS = (dict, list, set, deque)
 MISSING = object()
 
 
 def packages_of(objects: Iterable[object]) -> list[str]:
-    """Return the libraries that `objects` belong to, but for those whose state is looked after elsewhere."""
+    """Return the libraries that `objects` belong to, without `EVERYBODYS` and the standard library."""
     objects = list(objects)
     kinds = set(map(type, objects))
     named = {kind for kind in kinds if kind is ModuleType or kind is FunctionType or issubclass(kind, type)}
@@ -46,9 +46,9 @@ def packages_of(objects: Iterable[object]) -> list[str]:
 
 
 def modules_of(package: str, modules: dict[str, ModuleType]) -> Iterator[ModuleType]:
-    """Yield those of `modules` that belong to `package`, unless it lies beside the notebook."""
+    """Yield those of `modules` that belong to `package`, unless the package lies in the notebook's folder."""
     if _lies_beside(modules.get(package)):
-        return  # it goes along as it is
+        return  # it is sent by value
     known = _names.get(package)
     if known is None or known[0] != len(modules):
         beginning = package + "."
@@ -56,11 +56,11 @@ def modules_of(package: str, modules: dict[str, ModuleType]) -> Iterator[ModuleT
     yield from (module for name in known[1] if isinstance(module := modules.get(name), ModuleType))
 
 
-_names: dict[str, tuple[int, list[str]]] = {}  # of the modules of a library, by how many modules there are: thousands, of all libraries
+_names: dict[str, tuple[int, list[str]]] = {}  # names of a library's modules, cached per number of all modules, as there may be thousands
 
 
 def _lies_beside(module: ModuleType | None) -> bool:
-    """Return whether `module` is one of the notebook's own, in its folder."""
+    """Return whether `module` lies in the notebook's folder."""
     file = getattr(module, "__dict__", {}).get("__file__")
     if not isinstance(file, str) or file.startswith(installed_folders()) or "site-packages" in file:
         return False
@@ -68,7 +68,7 @@ def _lies_beside(module: ModuleType | None) -> bool:
 
 
 def changed_places(module: ModuleType) -> Iterator[Place]:
-    """Yield the places of `module` where there is something else than its text says."""
+    """Yield the places of `module` whose value differs from that in its source text."""
     names = vars(module)
     for kind, name, first in first_values(module):
         owner = names.get(kind) if kind else module
@@ -80,7 +80,7 @@ def changed_places(module: ModuleType) -> Iterator[Place]:
 
 
 def _is_other(name: str, first: Any, now: Any) -> bool:
-    kind = type(now)  # a proxy may load what it stands for, or raise, where `isinstance` looks at its ``__class__``
+    kind = type(now)  # use the real type: a proxy may load its target, or raise, when `isinstance` reads its ``__class__``
     if issubclass(kind, threading.local):
         return first is EMPTY and bool(vars(now))
     items: Iterable[Any] = now.values() if issubclass(kind, dict) else now if issubclass(kind, PLAIN_CONTAINERS) else ()
@@ -88,7 +88,7 @@ def _is_other(name: str, first: Any, now: Any) -> bool:
         return _differ(now, first) and not any(_is_code(item) for item in items)
     if issubclass(kind, PLAIN_CONTAINERS):
         return any(not _is_code(item) or is_the_notebooks(item) for item in items)
-    if first is EMPTY or _is_code(now):  # an object of its own, which may be as it was
+    if first is EMPTY or _is_code(now):  # an object of the library's, possibly unchanged
         return False
     if is_of_the_process(name, now):
         return False
@@ -100,9 +100,9 @@ def _is_code(value: object) -> bool:
 
 
 def _is_symbol(value: Any) -> bool:
-    """Return whether `value` comes to itself when its class is asked for it as a pickle would.
+    """Return whether the class of `value` returns the same object when called with the reduce arguments of `value`.
 
-    Each process has one such object by a name, made when it is first asked for: another process's may be refused.
+    Each process creates its own object of this kind on first use and may refuse one from another process.
     """
     kind = type(value)
     if type(kind) is not type or "__new__" not in vars(kind) or not _says_how_it_reduces(kind):
@@ -118,7 +118,7 @@ def _says_how_it_reduces(kind: type) -> bool:
 
 
 def is_the_notebooks(code: Any) -> bool:
-    """Return whether a function or a class is no library's: a callback, an entry in a registry."""
+    """Return whether a function or class is the notebook's and not a library's: a callback, an entry in a registry."""
     if isinstance(code, MethodType | BuiltinFunctionType) and not isinstance(code.__self__, ModuleType | type | None):
         code = type(code.__self__)
         if code.__module__ == "builtins":
@@ -129,10 +129,10 @@ def is_the_notebooks(code: Any) -> bool:
 def _differ(now: Any, first: Any) -> bool:
     try:
         return bool(now != first)
-    except Exception:  # of arrays, say
+    except Exception:  # for example of arrays
         return True
 
 
 def is_of_the_process(name: str, value: object) -> bool:
-    """Return whether `value`, called so, says what a library has done in this process."""
+    """Return whether `value`, by its name, records what a library has done in this process."""
     return (value is None or issubclass(type(value), int)) and _OF_THE_PROCESS.search(name) is not None

@@ -1,8 +1,8 @@
-"""What the objects of libraries hold that an engine has imported, and what a cell makes of those that did not come with it.
+"""Initial contents of library objects that an engine imports, to detect what a cell changes in objects that did not come with it.
 
-A cell that imports a library itself, and sets something in it, has set it in the notebook too. So what the objects of a library hold that
-the cell's text names is noted when its import is over. What is different when the cell is over goes home, and the engine's hold again what
-they held. Libraries that others import, as PyTorch does, are not looked at: that takes long for large ones.
+If a cell imports a library and sets an option in it, the notebook must get that option too. When the import of a library that the cell's
+text names is over, the contents of its objects are recorded. Differences at the cell's end are sent home, and the engine's objects are
+reset. Libraries that other libraries import, as PyTorch does, are not recorded: that takes long for large ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _packages: set[str] = set()
 
 
 def changed_objects() -> LibraryObjects:
-    """Return the objects of libraries that did not come with the cell and hold something else than at first: with their places."""
+    """Return the library objects that did not come with the cell and have changed since they were recorded, with their places."""
     found = _everything(_packages)
     changed = {} if is_apart() else _changed(found)
     places = {reference[1][0] for key in changed if (reference := found.references[key]) is not None}
@@ -51,7 +51,7 @@ def _is_as_at_first(obj: Any) -> bool:
 
 
 def _note(packages: set[str], *, but: Container[int]) -> None:
-    """Note what the objects of `packages` hold now, `but` for some."""
+    """Record the contents of the objects of `packages`, except those with an id in `but`."""
     _packages.update(packages)
     found = _everything(packages)
     for obj in found.objects:
@@ -62,12 +62,12 @@ def _note(packages: set[str], *, but: Container[int]) -> None:
 
 @contextmanager
 def firsts_noted(texts: Iterable[str]) -> Iterator[None]:
-    """Note what is imported within the ``with`` block that `texts` name, and let its objects hold at the end what they held at first."""
+    """Record libraries that are imported within the ``with`` block and named in `texts`; reset their objects at its end."""
     noted = _Noted(frozenset(word for text in texts if "import" in text for word in words_of(text)))
     sys.meta_path.insert(0, noted)
     with suppress(Exception):
         new = {word for word in noted.words if word in sys.modules and word not in _packages}
-        _note(_packages | new, but=_firsts)  # of a library whose integration is gone, nothing has been noted
+        _note(_packages | new, but=_firsts)  # a library whose integration is gone was not recorded before
     try:
         yield
     finally:
@@ -79,7 +79,7 @@ def firsts_noted(texts: Iterable[str]) -> Iterator[None]:
 
 
 class _Noted:
-    """Finds modules of libraries, and notes what their objects hold once the outermost import is over."""
+    """An import finder that records the contents of libraries' objects once the outermost import is over."""
 
     def __init__(self, words: frozenset[str]) -> None:
         self.words = words - EVERYBODYS - sys.stdlib_module_names
@@ -88,11 +88,11 @@ class _Noted:
         self._before: dict[int, Any] = {}
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return how the module is imported; ``None``: as any other."""
+        """Return a spec whose loader records the package after execution; ``None`` for modules that are not of interest."""
         package = name.partition(".")[0]
         if package not in self.words:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)  # one may have a hook of its own (mlflow's)
+        others = (finder for finder in sys.meta_path if finder is not self)  # another finder may have a hook of its own (mlflow's)
         spec = next((spec for finder in others if (spec := finder.find_spec(name, path, target)) is not None), None)
         loader: Any = None if spec is None else spec.loader
         if isinstance(loader, type) or not hasattr(loader, "__dict__") or not hasattr(loader, "exec_module"):

@@ -1,4 +1,4 @@
-"""Kinds of objects that a library keeps: plain values, what is sent as it is, and objects in which it has its settings."""
+"""Kinds of values in a library's settings: plain values, values that are pickled as they are, and objects that hold settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CONTAINERS = (dict, list, set, deque, OrderedDict, defaultdict)
 _EXACTLY_PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes, range, slice, torch.dtype, torch.Size, torch.device})
 _OF_PLAIN_KINDS = (Enum, PurePath, date, time, timedelta, Decimal, Fraction, np.generic, np.dtype)
 OF_EACH_PROCESS: tuple[type, ...] = (logging.Logger, type(threading.Lock()), type(threading.RLock()))
-"""What is made anew for another process, and is as good there."""
+"""Types that are recreated in another process without loss."""
 _LARGEST = 1 << 20  # bytes of a tensor or an array
 _NAMESPACES = (SimpleNamespace, argparse.Namespace)
 _OTHER_THINGS = (type, ModuleType, BaseException, nn.Module, torch.Tensor, tuple, str, bytes, int, float, frozenset, Enum)
@@ -38,12 +38,12 @@ _HOMES_OF_BASES = frozenset(
 
 
 def is_plain(kind: type) -> bool:
-    """Return whether objects of `kind` are values that do not change."""
+    """Return whether objects of `kind` are immutable plain values."""
     return kind in _EXACTLY_PLAIN or issubclass(kind, _OF_PLAIN_KINDS)
 
 
 def is_sent_as_it_is(value: Any) -> bool:
-    """Return whether `value` is found by a name, is the notebook's, is a small tensor or array, or a free lock."""
+    """Return whether `value` is importable by name, the notebook's own, a small tensor or array, or a logger or lock."""
     kind = type(value)
     if issubclass(kind, type | FunctionType | BuiltinFunctionType):
         module = getattr(value, "__module__", None)
@@ -63,7 +63,7 @@ def is_sent_as_it_is(value: Any) -> bool:
 
 
 def is_sent_home(name: str, value: Any) -> bool:
-    """Return whether `value` goes home that a cell has given attribute `name` of a library's object: if not, it is the library's own."""
+    """Return whether a value that a cell has assigned to attribute `name` of a library's object is sent home, or is the library's own."""
     kind = type(value)
     is_known = (
         is_plain(kind) or issubclass(kind, tuple | frozenset) or kind in CONTAINERS or keeps_settings(kind) or is_sent_as_it_is(value)
@@ -72,7 +72,7 @@ def is_sent_home(name: str, value: Any) -> bool:
 
 
 def keeps_settings(kind: type) -> bool:
-    """Return whether `kind` is a class in Python, a library's, whose objects hold attributes or items."""
+    """Return whether `kind` is a library's class written in Python whose objects hold attributes or items."""
     if kind in _NAMESPACES:
         return True
     if not kind.__flags__ & 1 << 9:  # not made by a `class` statement or the like
@@ -101,7 +101,7 @@ def _is_in_python(kind: type) -> bool:
 
 
 def lets_look(obj: Any) -> bool:
-    """Return whether `obj` says what it is; a proxy for something that is not there may raise instead."""
+    """Return whether `obj` reveals its class; a proxy for a missing object may raise instead."""
     try:
         return obj.__class__ is not None
     except Exception:
@@ -109,7 +109,7 @@ def lets_look(obj: Any) -> bool:
 
 
 def attributes_in(obj: Any) -> dict[str, Any]:
-    """Return what `obj` holds in its dict and its slots, past its own ways to look attributes up."""
+    """Return the dict and slot values of `obj`, bypassing its own attribute lookup."""
     own: Any = None
     with suppress(AttributeError):
         own = object.__getattribute__(obj, "__dict__")
@@ -118,5 +118,5 @@ def attributes_in(obj: Any) -> dict[str, Any]:
 
 
 def name_of(kind: type) -> str:
-    """Return the name of a class with that of its module."""
+    """Return the qualified name of a class with its module."""
     return f"{kind.__module__}.{kind.__qualname__}"

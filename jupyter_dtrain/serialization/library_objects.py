@@ -1,8 +1,8 @@
-"""Objects in which a library keeps its settings: ``lib.settings.gain = 0.5``, where `settings` is an instance of a class in Python.
+"""Objects in which a library keeps settings: ``lib.settings.gain = 0.5``, where `settings` is an instance of a Python class.
 
-Such an object is written as the place where the reader's library has its own, with what it holds, so that whoever refers to it there
-finds this too (:mod:`.library_placing` reads it). Only what another process can have is written: numbers, texts, containers of such, what
-is found by a name, what is the notebook's, small tensors, and objects like itself in it. The rest is the reader's own.
+Such an object is written as its place in the library, with its contents. The reader fills its own object at this place, so that all
+references to that one see the notebook's settings (:mod:`.library_placing`). Only contents that another process can have are written:
+numbers, texts, containers of these, importable and notebook objects, small tensors, and settings objects. The reader keeps the rest.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from .library_kinds import CONTAINERS, attributes_in, is_plain, is_sent_as_it_is
 from .library_state import LibraryState, is_apart, stays_here
 from .library_text import first_values
 
-Path = tuple[tuple[str, Any], ...]  # from a place on: attributes, and keys or indices of items
-LIBRARYS = "library's"  # how a reference begins that is written for such an object
+Path = tuple[tuple[str, Any], ...]  # steps from a place: attribute names, and keys or indices of items
+LIBRARYS = "library's"  # kind of a reference to such an object
 BASES: tuple[Any, ...] = (OrderedDict, dict, list, set, deque)
-_FEW = 50  # objects of a library, which are all looked at
-_MANY = 200  # items of a container: more are a table or a cache
-_MOST = 2000  # values in all that is at one place
-_STANDS_FOR_A_FUNCTION = frozenset({"__wrapped__", "__name__", "__code__", "__defaults__"})  # attributes
+_FEW = 50  # with at most so many objects in a library, all are written
+_MANY = 200  # items of a container; larger ones are tables or caches
+_MOST = 2000  # values below one place
+_STANDS_FOR_A_FUNCTION = frozenset({"__wrapped__", "__name__", "__code__", "__defaults__"})  # attributes of function wrappers
 
 
 class Held(NamedTuple):
-    """What an object holds, as it is written.
+    """The contents of an object, as written.
 
     Attributes
     ----------
     attributes : dict of str to object
     items : list
-        Pairs of keys and values of a dict, the items of another container.
+        Key-value pairs of a dict, or the items of another container.
     others : dict of str to str
-        Attributes that the reader has itself, and of which kind they are; an empty text where that means nothing.
+        Attributes that the reader keeps → their type's name; an empty text if the type does not matter.
     beside : bool
-        The reader keeps the items that it has beside these.
+        The reader adds these items to those that it has.
     """
 
     attributes: dict[str, Any]
@@ -53,24 +53,24 @@ class Held(NamedTuple):
 
 
 class LibraryObjects:
-    """The objects of libraries that are written as the places where they are.
+    """The library objects that are written as places.
 
     Parameters
     ----------
     owned : iterable of object
-        The notebook's own, which go along wherever they are.
+        The notebook's own objects, which are always sent.
     words : callable
-        Returns what the texts of the notebook mention. Of a library with many objects only those are written that it leads to.
+        Returns the names that the notebook's code mentions. Of a library with many objects, only those that these names reach are written.
 
     Attributes
     ----------
     references : dict of int to tuple
-        What is written for an object, by its id; ``None`` for what is made to be written.
+        Id of an object → what is written for it; ``None`` for helper objects that are written themselves.
     objects : list of object
     states : list of LibraryState
-        One for each place, to let it have its object.
+        One for each place, to set the object there.
     lines : list of str
-        About objects that cannot be sent.
+        Messages about objects that cannot be sent.
     """
 
     def __init__(self, owned: Iterable[object] = (), words: Callable[[], Iterable[str]] = tuple) -> None:
@@ -81,11 +81,11 @@ class LibraryObjects:
         self._words = words
         self._owned = {id(obj) for obj in owned}
         self._packages: set[str] = set()
-        self._made: list[Held] = []  # whose ids are in use
+        self._made: list[Held] = []  # keeps their ids in use
         self._left = 0
 
     def add(self, packages: Iterable[str]) -> set[int]:
-        """Find the objects of `packages`; return the ids of those that are new here."""
+        """Collect the objects of `packages`; return the ids of the new ones."""
         new = [package for package in packages if package not in self._packages]
         if not new or is_apart():
             return set()
@@ -121,7 +121,7 @@ class LibraryObjects:
             self.states.append(state)
 
     def leave(self, cannot_be_sent: Callable[[Any], bool]) -> bool:
-        """Leave to the reader the attributes that cannot be sent; return whether there are any."""
+        """Leave attributes that cannot be pickled to the reader; return whether there are any."""
         found = False
         for _, reference in filter(None, self.references.values()):
             held = Held(*reference[4:])
@@ -141,7 +141,7 @@ class LibraryObjects:
             del self.references[key]
 
     def _write(self, obj: Any, place: Place, path: Path) -> bool:
-        """Take `obj` up that is at `path` from `place`; return whether it can be."""
+        """Collect `obj`, which is at `path` from `place`; return whether it can be written."""
         if self.references.get(id(obj)) is not None:
             return True
         kind = type(obj)
@@ -172,7 +172,7 @@ class LibraryObjects:
     def _write_items(self, obj: Any, base: Any, held: Held, place: Place, path: Path) -> bool:
         if issubclass(base, dict):
             pairs = list(base.items(obj))
-            if held.beside:  # of a large table, what the notebook has put there
+            if held.beside:  # of a large table only the notebook's own entries
                 pairs = [pair for pair in pairs if is_the_notebooks(pair[1])]
             held.items.extend(pairs)
             return all(self._can_be_written(part, place, (*path, ("item", key))) for key, value in pairs for part in (key, value))
@@ -205,7 +205,7 @@ class LibraryObjects:
 
 
 def line_about(state: LibraryState) -> str:
-    """Return what there is to say of an object that cannot be sent."""
+    """Return the message about an object that cannot be sent."""
     name = ".".join(part for part in state.place if part)
     return f"`{name}` is on the engines as its library makes it: what the notebook has put there cannot be sent. Set it inside the cell."
 
@@ -216,7 +216,7 @@ def _holds_settings(container: Any) -> bool:
 
 
 def _kept_in(module: ModuleType) -> Iterator[tuple[Place, Any, bool]]:
-    """Yield what `module` and its classes keep that may be settings, and whether it is a container that the text of `module` begins."""
+    """Yield the possible settings objects of `module` and its classes, and whether each is a container that the source text initializes."""
     names = vars(module)
     known = _known.get(module.__name__)
     if known is None or known[0] != len(names) or known[1]() is not module:
@@ -232,7 +232,7 @@ _known: dict[str, tuple[int, weakref.ref[ModuleType], list[tuple[str, str, bool]
 
 
 def _names_in(module: ModuleType) -> Iterator[tuple[str, str, bool]]:
-    """Yield the names in `module` that settings may have, each with the class that it is in: a look at all takes long for a library."""
+    """Yield class and name of possible settings in `module`; the result is cached, as large libraries take long."""
     said = {(kind, name) for kind, name, first in first_values(module)}
     for name, value in list(vars(module).items()):
         kind = type(value)
@@ -243,4 +243,4 @@ def _names_in(module: ModuleType) -> Iterator[tuple[str, str, bool]]:
         elif issubclass(kind, type) and vars(value).get("__module__") == module.__name__ and not issubclass(value, Enum):
             for part, held in list(vars(value).items()):
                 if (type(held) in CONTAINERS and not part.startswith("__")) or keeps_settings(type(held)):
-                    yield name, part, True  # what is plain in a class is looked for in its text
+                    yield name, part, True  # plain values of classes are found in the source text

@@ -1,7 +1,7 @@
-"""A library's objects as they are read (:mod:`.library_objects` writes them): the reader's own, which hold what the writer's held.
+"""Fill the reader's own library objects with the contents that :mod:`.library_objects` has written.
 
-Where the reader's is in another phase of its life, with a connection that was made say, it stays as it is, with a line that says so. After
-the cell it holds what it held before.
+An object with unpicklable contents of another kind than the writer's (a connection that was opened, say) is left as it is, and a message
+says so. After the cell, all objects get their earlier contents back.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MISSING = object()
 
 
 class Placing:
-    """The objects of this process's libraries that a reader was told of. They are filled when all are found."""
+    """The library objects of this process that a stream refers to. They are filled once all are found."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[Place, Path], Any] = {}
@@ -30,7 +30,7 @@ class Placing:
         self._to_fill: dict[tuple[Place, Path], tuple[bool, Held]] = {}
 
     def object_at(self, place: Place, path: Path, kind: Any, extra: Any, *held: Any) -> Any:
-        """Return the library's object there, or a new one where it has another or none."""
+        """Return the library's object at this place, or a new one if it has none or one of another type."""
         key = place, path
         if key not in self._found:
             obj = None if is_apart() else _followed(place, path)
@@ -45,7 +45,7 @@ class Placing:
         return self._found[key]
 
     def fill(self) -> None:
-        """Let all that were found since hold what was written."""
+        """Write the contents of all objects found since the last call."""
         while self._to_fill:
             key, (is_new, held) = self._to_fill.popitem()
             _fill(*key, self._found[key], held, is_new=is_new)
@@ -145,28 +145,28 @@ def _called(place: Place, path: Path) -> str:
 
 
 def holds(obj: Any, held: Held) -> bool:
-    """Return whether `obj` holds what it held."""
+    """Return whether `obj` still has the contents `held`."""
     now = attributes_in(obj)
     base: Any = _base_of(obj)
-    # Of an attribute that cannot be sent all that is known is of which kind it was.
+    # Of an attribute that cannot be pickled, only the type's name is known.
     is_same = all(_is_same(now.get(name, _MISSING), value) for name, value in held.attributes.items())
     is_same = is_same and all(name in held.attributes or name in held.others for name in now)
     return is_same and (base is None or held.beside or _are_same(base, _items_of(obj, base), held.items))
 
 
 def fill(obj: Any, held: Held) -> None:
-    """Let `obj` hold what it held."""
+    """Set the contents of `obj` to `held`."""
     _fill(("", "", ""), (), obj, held)
 
 
-# -- an engine's own ---------------------------------------------------------------------------------------------------
+# -- on an engine --------------------------------------------------------------------------------------------------------
 
 _before: dict[int, tuple[Any, Held]] | None = None
-_told: list[tuple[str, str, str]] = []  # of an object, what was set and what it holds that cannot be sent
+_told: list[tuple[str, str, str]] = []  # name of an object, what was set, and what it holds that cannot be pickled
 
 
 def said(*, on_engine: bool) -> list[str]:
-    """Return the lines about objects of this process that stay as they are, once."""
+    """Return the messages about objects that were left as they are, and clear them."""
     told = _told.copy()
     _told.clear()
     is_so, by_whom, set_it = (
@@ -181,7 +181,7 @@ def said(*, on_engine: bool) -> list[str]:
 
 
 def librarys_objects() -> frozenset[int]:
-    """Return the ids of the objects of this process's libraries that came with the cell."""
+    """Return the ids of this process's library objects that came with the cell."""
     return frozenset(_before or ())
 
 
@@ -193,7 +193,7 @@ def _remember(obj: Any) -> None:
 
 @contextmanager
 def objects_left_as_they_were() -> Iterator[None]:
-    """Let the objects of libraries hold at the end of the ``with`` block what they held before it."""
+    """Restore at the end of the ``with`` block the contents of library objects that were filled within it."""
     global _before
     _before = {}
     try:

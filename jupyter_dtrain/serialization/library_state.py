@@ -1,8 +1,8 @@
-"""State that a library keeps in its modules and classes, and no name of a notebook leads to: a cell is to find the notebook's there.
+"""State that libraries keep in module and class attributes, to which no notebook name leads: a cell must find the notebook's.
 
-``Accelerator()`` leaves in three classes what all their objects share, Keras its default type in a module. Of the libraries whose
-objects go along, so does what is other than the text of the module says that it is at first: containers, plain values and
-thread-locals. It becomes the reader's own. What a cell has changed comes home, and an engine's is as it was when the cell is over.
+``Accelerator()`` keeps in three classes the state that all its objects share, Keras its default dtype in a module. For libraries whose
+objects are sent, so are containers, plain values and thread-locals that differ from the module's source text. The reader takes them over.
+Changes by a cell are sent home, and engines are reset after the cell.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from .library_changes import MISSING, PLAIN_CONTAINERS, Place, changed_places, i
 from .library_text import first_values, set_by_conditions, shared_by_all
 
 _OPEN_TO_ALL: tuple[Place, ...] = (("torch.distributions.kl", "", "_KL_REGISTRY"), ("torch.utils._pytree", "", "SUPPORTED_NODES"))
-"""Registries of PyTorch: of them, what is of the notebook's classes goes along."""
+"""Registries of PyTorch, of which the entries for the notebook's classes are sent."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype)
 
 
 @dataclass(eq=False)
 class LibraryState:
-    """What there is at a place of a library, to be put into the same place of another process.
+    """The state at one place in a library, to be set at the same place of another process.
 
     Attributes
     ----------
     place : tuple of str
     held : object
-        The items of a container or the attributes of a thread-local there, or else the value itself.
+        The items of a container, the attributes of a thread-local, or else the value itself.
     kind : {"items", "entries", "attributes", "value", "object"}
-        Entries are put beside those that are there. An object is the library's own, and may have been put at another place.
+        "entries" are added to existing ones. An "object" is the library's own, which may have been assigned to another place.
     """
 
     place: Place
@@ -52,7 +52,7 @@ class LibraryState:
 
 
 def library_states(objects: Iterable[object] = (), *, also: Iterable[Place] = (), but: Container[Place] = ()) -> list[Any]:
-    """Return what is other than at first in the libraries that `objects` belong to, and what is at the places `also`, `but` for some."""
+    """Return the changed state of the libraries of `objects`, and the state at the places `also`, except the places `but`."""
     if _apart:
         return []
     modules = sys.modules.copy()
@@ -74,17 +74,17 @@ def _own_entries() -> Iterator[LibraryState]:
 
 
 def stays_here(state: LibraryState) -> bool:
-    """Return whether `state` cannot be sent."""
+    """Return whether `state` is known not to be picklable."""
     return state.place in _stay and _stay[state.place] == _like(state)
 
 
 def is_apart() -> bool:
-    """Return whether nothing is put into libraries."""
+    """Return whether libraries are left alone, because the cell distributes itself."""
     return _apart
 
 
 def stays(states: Iterable[object]) -> None:
-    """Send none of `states` again, which cannot be, until there is something else."""
+    """Do not send `states`, which cannot be pickled, again until their places have other contents."""
     _stay.update((state.place, _like(state)) for state in states if isinstance(state, LibraryState))
 
 
@@ -92,7 +92,7 @@ _stay: dict[Place, Any] = {}
 
 
 def _like(state: LibraryState) -> Any:
-    """Return what tells whether something else is at the place of `state` than before."""
+    """Return a value that changes when the place of `state` gets other contents."""
     if state.kind == "object":
         with suppress(AttributeError):
             return [id(state.held), *map(id, object.__getattribute__(state.held, "__dict__").values())]
@@ -104,7 +104,7 @@ def _like(state: LibraryState) -> Any:
 
 
 def owner_of(place: Place) -> Any:
-    """Return the module or the class that a place is in, ``None`` where there is none."""
+    """Return the module or class of a place, ``None`` if there is none."""
     module, kind, _ = place
     found = sys.modules.get(module)
     if found is None:
@@ -134,7 +134,7 @@ def _placed(place: Place, kind: str) -> LibraryState:
 
 
 def _put(state: LibraryState, held: Any) -> None:
-    """Let `held` be at its place in this process."""
+    """Set `held` at its place in this process."""
     state.held = held
     if _apart:
         return
@@ -156,7 +156,7 @@ def _put(state: LibraryState, held: Any) -> None:
         vars(now).update(held)
     elif state.kind == "entries":
         now.update(held)
-        getattr(owner, "_KL_MEMOIZE", {}).clear()  # what was found without them
+        getattr(owner, "_KL_MEMOIZE", {}).clear()  # lookups that were cached without the entries
     elif state.kind == "items" and type(now) is type(held):
         now.clear()
         (now.extend if isinstance(now, list | deque) else now.update)(held)
@@ -165,32 +165,32 @@ def _put(state: LibraryState, held: Any) -> None:
             setattr(owner, name, held)
 
 
-# -- an engine's own -------------------------------------------------------------------------------------------------
+# -- on an engine ------------------------------------------------------------------------------------------------------
 
 _before: dict[Place, LibraryState | None] | None = None
-_objects: dict[Place, Any] = {}  # that came with a cell
+_objects: dict[Place, Any] = {}  # objects that came with a cell
 _apart = False
 
 
 def note_place(place: Place) -> None:
-    """Note what is at `place` before something is put there."""
+    """Record the contents of `place` before they are replaced."""
     if _before is not None and place not in _before:
         _before[place] = _state_at(place)
 
 
 @contextmanager
 def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object]], None]]:
-    """Put back, at the end of the ``with`` block, what is put into libraries within it.
+    """Undo, at the end of the ``with`` block, what is set in libraries within it.
 
     Parameters
     ----------
     apart : bool
-        Nothing is put into libraries: the cell distributes itself, and is to find them as a new process does.
+        Set nothing in libraries: the cell distributes itself, and must find them as in a new process.
 
     Returns
     -------
     callable
-        To be told of objects whose libraries the cell may have changed itself.
+        Takes objects whose libraries the cell itself may have changed.
     """
     global _before, _apart
     _before, _apart = {}, apart
@@ -213,12 +213,12 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
 
 
 def arrived() -> list[Place]:
-    """Return the places of libraries into which something was put that came with the cell; of an object's, if it has another now."""
+    """Return the places that were set by what came with the cell, except objects that are still in their places."""
     return [place for place in _before or () if place not in _OPEN_TO_ALL and not (place in _objects and _has(place, _objects[place]))]
 
 
 def has_come(place: Place) -> bool:
-    """Return whether an object came with the cell that is at `place`."""
+    """Return whether an object that came with the cell was set at `place`."""
     return place in _objects
 
 
@@ -227,7 +227,7 @@ def _has(place: Place, obj: object) -> bool:
 
 
 def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None:
-    """Let what a cell has left in `module` be as at first."""
+    """Record initial values for the changes that a cell has left in `module`, so that they are undone."""
     first = {(kind, name): value for kind, name, value in first_values(module)}
     changed = list(changed_places(module))
     uncertain = set_by_conditions(module) if changed else set()
@@ -239,8 +239,8 @@ def _forget(module: ModuleType, noted: dict[Place, LibraryState | None]) -> None
         if state.kind == "value":
             if isinstance(state.held, _PLAIN) and is_certain:
                 noted[place] = LibraryState(place, first[place[1:]], "value")
-        elif isinstance(first[place[1:]], PLAIN_CONTAINERS) and first[place[1:]]:  # a container that the text fills, of plain values
+        elif isinstance(first[place[1:]], PLAIN_CONTAINERS) and first[place[1:]]:  # a container of plain values that the source text fills
             if is_certain:
                 noted[place] = LibraryState(place, copy.deepcopy(first[place[1:]]), "items")
-        elif state.kind == "attributes" or place[2] in shared_by_all(module):  # another container may be filled by imports
+        elif state.kind == "attributes" or place[2] in shared_by_all(module):  # imports may fill other containers
             noted[place] = LibraryState(place, type(state.held)(), state.kind)

@@ -1,6 +1,6 @@
-"""What the text of a module gives names first, its own and those of its classes, where that is plain to see.
+"""Initial values of names in a module and its classes, read from the source text where they are obvious.
 
-It is read with one pattern, as a library has thousands of modules and most of what they hold is code: a parser would take seconds for it.
+One regular expression reads the text: a library has thousands of modules, mostly code, for which a parser would take seconds.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _TEXT = re.compile(
     r"|-?(?:np|numpy|torch)\.\w+|-?[A-Z_][A-Z0-9_]+)[ ]*(?:\#.*)?$)",
     re.MULTILINE,
 )
-_MOST = 20_000  # characters of a container that a text fills: what is longer is a table and no setting
+_MOST = 20_000  # characters of a container literal; longer ones are tables and no settings
 _BLOCK = re.compile(r"^(?:if|for|try|with|while|else|elif|except|finally)\b.*\n(?:(?:[ \t].*)?\n)*", re.MULTILINE)
 _SET_IN_IT = re.compile(r"^[ \t]+([A-Za-z_]\w*)[ \t]*(?::[^=\n]+)?=[^=]", re.MULTILINE)
 _SHARED_BY_ALL = re.compile(r"__dict__\s*=\s*(?:self|cls|[A-Z]\w*)\.(\w+)")
 _OPENS = re.compile(r"[{\[(]|\w+\([ ]*(?:#.*)?$")
 _CALL = re.compile(r"[A-Za-z_][\w.]*\(\)|(?:\w+\.)?(?:defaultdict\(\w+\)|deque\(maxlen=\w+\))")
 EMPTY = object()
-"""Stands for what a call makes (`dict()`, `defaultdict(list)`, `threading.local()`)."""
+"""Stands for the result of a call (`dict()`, `defaultdict(list)`, `threading.local()`)."""
 
 
 def first_values(module: ModuleType) -> list[tuple[str, str, Any]]:
-    """Return what the text of `module` gives names of its own and of its classes first, where that is plain to see."""
+    """Return (class or "", name, value) of the initial values in the source text of `module`, where they are obvious."""
     key = getattr(module, "__file__", None)
     if not isinstance(key, str) or not key.endswith(".py"):
         return []
@@ -73,10 +73,10 @@ def _read(text: str) -> Iterator[tuple[str, str, Any]]:
 
 
 def _known(text: str, found: dict[tuple[str, str], Any], kind: str, name: str) -> Any:
-    """Return what a name has that an expression mentions, in a class or a module, where nothing else in the text may have set it."""
+    """Return the value of a name in an expression; raise a `ValueError` if the text may assign it elsewhere as well."""
     place = (kind, name) if (kind, name) in found else ("", name)
     value = found[place]
-    # With a comma at its end, a line passes an argument.
+    # A line that ends in a comma passes a keyword argument.
     others = re.findall(rf"^[ \t]+{name}[ ]*[-+*/|]?=[^=](?!.*,[ ]*$)|\b(?:for|as|import)\b.*\b{name}\b", text, re.MULTILINE)
     if value is EMPTY or len(others) > (1 if place[0] else 0):
         raise ValueError(name)
@@ -84,7 +84,7 @@ def _known(text: str, found: dict[tuple[str, str], Any], kind: str, name: str) -
 
 
 def _filled(text: str, match: re.Match[str], known: Callable[[str], Any]) -> Any:
-    """Return the value of which a bracket opens in a line, and which ends there or with a line that closes it."""
+    """Return the value of a bracket that opens in a line and closes there or at the start of a later line."""
     line = match["value"]
     with suppress(SyntaxError):
         return plain_value(line, known)
@@ -93,11 +93,11 @@ def _filled(text: str, match: re.Match[str], known: Callable[[str], Any]) -> Any
 
 
 def set_by_conditions(module: ModuleType) -> set[str]:
-    """Return the names that the text of `module` may give another value while it is imported: within ``if``, ``try``, a loop."""
+    """Return the names that the text of `module` may assign while it is imported within ``if``, ``try`` or a loop."""
     text = Path(str(module.__file__)).read_text(encoding="utf-8")
     return {name for block in _BLOCK.findall(text + "\n") for name in _SET_IN_IT.findall(block)}
 
 
 def shared_by_all(module: ModuleType) -> set[str]:
-    """Return the attributes of classes in `module` in which all their objects have their own: ``self.__dict__ = self._shared_state``."""
+    """Return the class attributes in `module` that serve as ``__dict__`` of all instances: ``self.__dict__ = self._shared_state``."""
     return set(_SHARED_BY_ALL.findall(Path(str(module.__file__)).read_text(encoding="utf-8")))

@@ -1,6 +1,6 @@
-"""Locks, and what holds some (conditions, events, semaphores, queues): made anew in the other process if they are free.
+"""Locks, and objects that hold locks (conditions, events, semaphores, queues): recreated in the other process if they are free.
 
-A lock that nobody holds has no state. One that is held belongs to a thread of this process, and to nobody there.
+A free lock has no state. A held lock belongs to a thread of this process, which the other process does not have.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ _Lock, _RLock, _Local = type(threading.Lock()), type(threading.RLock()), threadi
 
 
 def reduced_lock(obj: Any) -> Any:
-    """Return how a lock, a queue written in C or what a thread keeps for itself reduces.
+    """Return the reduce value of a lock, a `SimpleQueue` or a thread-local, else ``NotImplemented``.
 
     Raises
     ------
     TypeError
-        It is a lock that is held.
+        The lock is held.
     """
     kind = type(obj)
     if kind is _Lock:
@@ -28,12 +28,12 @@ def reduced_lock(obj: Any) -> Any:
     if kind is queue.SimpleQueue:
         return _simple_queue, (_items(obj),)
     if kind is _Local:
-        return _local, (dict(vars(obj)),)  # what the thread that asks has kept
+        return _local, (dict(vars(obj)),)  # the values of the calling thread
     return NotImplemented
 
 
 def _is_free(lock: Any) -> bool:
-    if getattr(lock, "_is_owned", bool)() or not lock.acquire(blocking=False):  # a lock that may be taken twice says whose it is
+    if getattr(lock, "_is_owned", bool)() or not lock.acquire(blocking=False):  # a reentrant lock tells whether this thread owns it
         return False
     lock.release()
     return True
@@ -44,7 +44,7 @@ def _refuse() -> Any:
 
 
 def _items(of: queue.SimpleQueue[Any]) -> list[Any]:
-    """Return what is in a queue, and leave it there."""
+    """Return the items of a queue without removing them."""
     items: list[Any] = []
     while not of.empty():
         items.append(of.get_nowait())

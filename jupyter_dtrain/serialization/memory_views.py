@@ -1,4 +1,4 @@
-"""Views of memory (``memoryview``): each goes along as a part of the object whose memory it shows, so that what is written is in both."""
+"""``memoryview`` objects: pickled as a part of the object whose memory they show, so that both still share it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def reduced_view(view: Any) -> Any:
-    """Return how a view of memory reduces, ``NotImplemented`` for all else."""
+    """Return the reduce value of a memoryview, ``NotImplemented`` for all else."""
     if type(view) is not memoryview:
         return NotImplemented
     owner: Any = view.obj
@@ -29,7 +29,7 @@ def _view(owner: Any, kind: str, shape: tuple[int, ...], begin: int, strides: tu
     if (kind, shape, strides) == (whole.format, whole.shape, None if whole.c_contiguous else whole.strides):
         made = whole
     else:
-        # An array that is contiguous in another order is flat only for NumPy.
+        # Only NumPy flattens an array that is contiguous in another order without a copy.
         in_a_row: Any = owner.ravel(order="K") if isinstance(owner, np.ndarray) else owner
         flat = memoryview(in_a_row).cast("B") if whole.nbytes else memoryview(b"")
         dtype = np.dtype(kind)

@@ -1,4 +1,4 @@
-"""Modules: written by name with the submodules that the code uses, those of the notebook's own by value."""
+"""Modules: pickled by name with the submodules that the code uses; modules of the notebook's folder by value."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from ..analysis.imports import brought
 
 
 def is_dynamic(obj: object) -> bool:
-    """Return whether this function, class or module is written by value."""
+    """Return whether this function, class or module is pickled by value."""
     return isinstance(obj, FunctionType | type | ModuleType) and not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
 
 
 class ModuleName(str):
-    """Stands for the reader's module of this name: its functions and itself may be read in any order."""
+    """Stands for the reader's module of this name, so that a module and its functions can be read in any order."""
 
     __slots__ = ()
 
 
 def itself(obj: Any) -> Any:
-    """Return `obj`: what is written in place of another object stands for itself."""
+    """Return `obj`: reduce function for an object that is replaced by another one."""
     return obj
 
 
-_MODULE_OWN = frozenset({"__builtins__", "__cached__", "__loader__", "__spec__"})  # of a module that was imported here
+_MODULE_OWN = frozenset({"__builtins__", "__cached__", "__loader__", "__spec__"})  # attributes that the importing process sets
 
 
 def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def _update_module(module: ModuleType, state: dict[str, Any]) -> None:
 
 
 def reduced_python_module(module: ModuleType, words: Collection[str]) -> Any:
-    """Return how a module reduces; `words`: submodules of these names are imported with it."""
+    """Return the reduce value of a module; submodules whose names are in `words` are imported with it."""
     name = module.__name__
     if is_dynamic(module):
         state = {key: value for key, value in vars(module).items() if key not in _MODULE_OWN}
@@ -50,7 +50,7 @@ def reduced_python_module(module: ModuleType, words: Collection[str]) -> Any:
 
 @lru_cache(maxsize=256)
 def _submodules(name: str, _: int) -> list[tuple[str, list[str]]]:
-    """Return the submodules of a package that are imported, with the parts of their names behind its own; for a number of modules."""
+    """Return a package's imported submodules with the parts of their names after its own; cached per number of modules."""
     return [(other, other[len(name) + 1 :].split(".")) for other in sys.modules.copy() if other.startswith(name + ".")]
 
 
@@ -59,6 +59,6 @@ def _import(name: str, submodules: Sequence[str]) -> ModuleType:
         for submodule in submodules:
             try:
                 importlib.import_module(submodule)
-            except ImportError:  # an attribute only looks like it
+            except ImportError:  # the word names an attribute, not a submodule
                 pass
         return importlib.import_module(name)

@@ -1,7 +1,7 @@
-"""Files of the notebook: into those that it holds open to write, a cell writes from an engine. A closed one goes as a closed one.
+"""Open files of the notebook: a cell on an engine writes into files that the notebook holds open. A closed file is sent as closed.
 
-The file itself stays where it is, with its buffer and its place. On an engine something stands for it that hands over what is
-written to it, as displays of a type of its own: in the order of what the cell prints, and not again what was written before a restart.
+The file itself stays in the notebook with its buffer and position. On an engine a proxy sends what is written as displays of a MIME type
+of its own. So writes keep their order among the cell's output, and are not repeated after a restart.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ipykernel.iostream import OutStream
 
 WRITTEN = "application/vnd.jupyter-dtrain.file"
-"""The type of a display that is for an open file of the notebook."""
+"""MIME type of displays that carry writes to an open file of the notebook."""
 
 _Writer = type(csv.writer(io.StringIO()))
 _FORMAT = ("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict")
@@ -32,14 +32,14 @@ _files: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 Opener = Callable[[str, str, str | None], Any]
 of_cell: WeakKeyDictionary[Any, tuple[str, str]] = WeakKeyDictionary()
-"""Files that a cell has opened on this engine, with their paths and ``"added"`` or ``"open"``, as it writes to their ends or not."""
+"""Files that a cell has opened on this engine → path, and ``"added"`` if it appends, else ``"open"``."""
 _opener: ContextVar[Opener | None] = ContextVar("_opener", default=None)
 _keeps: ContextVar[bool] = ContextVar("_keeps", default=False)
 
 
 @contextmanager
 def kept_open() -> Iterator[None]:
-    """Let files of the cell be pickled as ones to be opened again by what :func:`opened_by` names."""
+    """Pickle files of the cell such that the opener given to :func:`opened_by` opens them again."""
     token = _keeps.set(True)
     try:
         yield
@@ -49,7 +49,7 @@ def kept_open() -> Iterator[None]:
 
 @contextmanager
 def opened_by(opener: Opener | None) -> Iterator[None]:
-    """Let `opener` open files that are unpickled: of a path, of a kind (see `of_cell`), as text of an encoding or as bytes."""
+    """Let `opener` open files that are unpickled. It takes the path, the kind (see `of_cell`), and the encoding or ``None`` for bytes."""
     token = _opener.set(opener)
     try:
         yield
@@ -58,7 +58,7 @@ def opened_by(opener: Opener | None) -> Iterator[None]:
 
 
 def reduced_file(obj: Any) -> Any:
-    """Return how a file, the notebook's ``sys.stdout`` or a ``csv.writer`` is sent; ``NotImplemented`` for all else."""
+    """Return the reduce value of a file, the notebook's ``sys.stdout`` or a ``csv.writer``; ``NotImplemented`` for all else."""
     if isinstance(obj, io.TextIOWrapper | io.BufferedReader | io.BufferedWriter) and obj.closed:
         return _closed, (obj.name, getattr(obj, "mode", "rb"))
     if _keeps.get() and isinstance(obj, io.TextIOWrapper | io.BufferedWriter | io.BufferedRandom) and obj in of_cell:
@@ -66,7 +66,7 @@ def reduced_file(obj: Any) -> Any:
     if isinstance(obj, OutStream):
         return StandardStream, (obj.name,)
     if isinstance(obj, io.TextIOWrapper | io.BufferedWriter) and isinstance(obj.name, str) and obj.writable():
-        if obj.readable() and obj not in of_cell:  # cloudpickle would take a copy of what is in it
+        if obj.readable() and obj not in of_cell:  # cloudpickle would send a copy of its contents
             raise TypeError(f"cannot pickle {type(obj).__name__!r} object: it is open for reading and writing")
         key = _keys.setdefault(obj, uuid.uuid4().hex)
         _files[key] = obj
@@ -82,7 +82,7 @@ def reduced_file(obj: Any) -> Any:
 
 
 def _text_and_place(file: io.TextIOWrapper) -> tuple[str, int]:
-    """Return what is in a file, and how many characters of it have been read; walking over it, it tells nobody its place."""
+    """Return the text of a file, and how many characters of it were read: `tell` is not available during iteration."""
     rest = file.read()
     file.seek(0)
     text = file.read()
@@ -116,7 +116,7 @@ def _writer(file: Any, form: Mapping[str, Any]) -> Any:
 
 
 class _AtHome:
-    """What stands on an engine for a file of the notebook."""
+    """Proxy on an engine for a file of the notebook."""
 
     def __init__(self, key: str, path: str, name: str, mode: str) -> None:
         self._key, self._path = key, path
@@ -138,7 +138,7 @@ class _AtHome:
             self._tell(flush=True)
 
     def __del__(self) -> None:
-        """Leave the notebook's file open: what stood for it may be that of a run that goes on elsewhere."""
+        """Do not close the notebook's file: this proxy may belong to a run that continues elsewhere."""
 
     def close(self) -> None:
         if not self.closed:  # type: ignore[attr-defined]
@@ -147,25 +147,25 @@ class _AtHome:
 
 
 class TextFile(_AtHome, io.TextIOBase):
-    """A file of text, on an engine."""
+    """Proxy for a text file."""
 
     def write(self, text: str) -> int:
-        """Hand over `text`."""
+        """Send `text` to the notebook's file."""
         self._tell(text=text)
         return len(text)
 
 
 class BinaryFile(_AtHome, io.BufferedIOBase):
-    """A file of bytes, on an engine."""
+    """Proxy for a binary file."""
 
     def write(self, data: Any) -> int:
-        """Hand over `data`."""
+        """Send `data` to the notebook's file."""
         self._tell(data=base64.b64encode(data).decode())
         return memoryview(data).nbytes
 
 
 class StandardStream(io.TextIOBase):
-    """What ``sys.stdout`` or ``sys.stderr`` is at the moment: where a cell runs it is another object than in the notebook."""
+    """The current ``sys.stdout`` or ``sys.stderr``, which on an engine is another object than in the notebook."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -191,11 +191,11 @@ class StandardStream(io.TextIOBase):
         getattr(sys, self.name).flush()
 
     def close(self) -> None:
-        """Leave the stream as it is."""
+        """Do nothing: the stream stays open."""
 
 
 def handle(written: Mapping[str, Any]) -> None:
-    """Do to a file of this notebook what was done on an engine; if it was another kernel's, what is written goes to its end."""
+    """Apply a write, flush or close from an engine to the notebook's file; append to the path if the file belongs to another kernel."""
     data = written.get("text", base64.b64decode(written["data"]) if "data" in written else None)
     file = _files.get(written["key"])
     if file is None or file.closed:

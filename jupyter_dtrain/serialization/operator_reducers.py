@@ -1,4 +1,4 @@
-"""Operators and compiled functions of the notebook: registered anew where they arrive."""
+"""Custom operators and compiled functions of the notebook: registered or compiled again in the reader."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 
 def reduced_compiled(obj: Any) -> Any:
-    """Return how a compiled function, or the context of a compiled module, reduces; ``NotImplemented`` for another object."""
-    frames = sys.modules.get("torch._dynamo.eval_frame")  # not imported: then nothing was compiled
+    """Return the reduce value of a compiled function, or of the context of a compiled module; ``NotImplemented`` for all else."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")  # if it is not imported, nothing was compiled
     if frames is None:
         return NotImplemented
     if isinstance(obj, FunctionType) and "_torchdynamo_orig_callable" in obj.__dict__:
@@ -41,13 +41,13 @@ def _compiled(settings: tuple[Any, bool, bool | None], function: Any) -> Any:
 
 
 def operators() -> list[object]:
-    """Return the notebook's own: ``torch.ops.namespace.name`` finds them, whatever names they have."""
+    """Return the notebook's custom operators: code finds them as ``torch.ops.namespace.name``, without a Python name."""
     found = getattr(sys.modules.get(_PYTORCHS), "OPDEFS", {})
     return [operator for operator in list(found.values()) if operator._init_fn.__module__ == "__main__"]
 
 
 def reduced_operator(obj: Any) -> Any:
-    """Return how an operator reduces, ``NotImplemented`` for any other object."""
+    """Return the reduce value of a custom operator, ``NotImplemented`` for all else."""
     if type(obj).__module__ != _PYTORCHS or type(obj).__name__ != "CustomOpDef":
         return NotImplemented
     state = {
@@ -61,7 +61,7 @@ def reduced_operator(obj: Any) -> Any:
 
 
 def _kernel(function: Any) -> Any:
-    """Return what the user has registered, of what PyTorch has wrapped around it."""
+    """Return the user's function from PyTorch's wrapper around it."""
     wrapper = inspect.unwrap(function)
     within = dict(zip(wrapper.__code__.co_freevars, wrapper.__closure__ or (), strict=True))
     return within["fn"].cell_contents if wrapper.__module__ == _PYTORCHS and "fn" in within else function

@@ -1,7 +1,7 @@
-"""Graphs of one stream that are read one by one: what cannot be read here costs itself, and what has something in common with it.
+"""Read the graphs of one stream separately, so that an unreadable one loses only itself and graphs that share objects with it.
 
-The graphs have a memo in common, by whose numbers they refer to each other's objects. Behind one that breaks off the numbers would be
-others: so it is counted what it would have put there, and something that nobody may use takes those places.
+All graphs share the pickle memo, whose numbers they use to refer to each other's objects. A graph that fails halfway would shift these
+numbers. So the reader counts the memo entries that the graph would have made, and fills them with a placeholder.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ _FROM_MEMO = frozenset(("BINGET", "LONG_BINGET"))
 
 
 class UnreadableError(Exception):
-    """Says why a graph cannot be read here."""
+    """The reason why a graph cannot be read."""
 
 
 class Pieces:
-    """Reads what a :class:`Packer` wrote, graph by graph.
+    """Read what a :class:`Packer` wrote, graph by graph.
 
     Parameters
     ----------
     packed : Packed
     options
-        Of :class:`Unpacker`.
+        Passed to :class:`Unpacker`.
     """
 
     def __init__(self, packed: Packed, **options: Any) -> None:
         self._packed, self._options = packed, options
         self._reader = Unpacker(packed, **options)
-        self._before = 0  # bytes of the stream that are not in what is read now
-        self._counted = (0, 0)  # up to where in the stream, and how many objects are in the memo there
+        self._before = 0  # bytes of the whole stream before the reader's own
+        self._counted = (0, 0)  # a position in the stream, and the size of the memo there
         self._gap = object()
-        self._uses: int | None = None  # of the gap, by the memo
+        self._uses: int | None = None  # reference count of the placeholder while only the memo refers to it
 
     def read(self) -> Any:
         """Return the next graph.
@@ -50,7 +50,7 @@ class Pieces:
         Raises
         ------
         UnreadableError
-            It cannot be read. The one behind it comes next.
+            The graph cannot be read. The next call reads the one after it.
         """
         start = self._before + self._reader.file.tell()
         found, reason = None, ""
@@ -67,7 +67,7 @@ class Pieces:
         return found
 
     def _skip(self, start: int) -> None:
-        """Go on behind the graph that begins at `start`, as if all that it has made could not be read."""
+        """Continue after the graph that begins at `start`, as if none of its objects could be read."""
         while self._counted[0] < start:
             self._counted = self._graph_end(*self._counted, {})
         _, size = self._counted
@@ -76,15 +76,15 @@ class Pieces:
         end, size_there = self._counted = self._graph_end(start, size, memo)
         filled = [memo.get(number, self._gap) for number in range(size_there)]
         self._reader = _Following(replace(self._packed, stream=self._packed.stream[end:]), filled, before, **self._options)
-        before.memo.clear()  # whatever else still holds the reader
+        before.memo.clear()  # in case something still refers to the reader
         self._before = end - self._reader.file.tell()
         del memo, filled
         self._uses = sys.getrefcount(self._gap)
 
     def _graph_end(self, position: int, number: int, memo: dict[int, Any]) -> tuple[int, int]:
-        """Return where the graph at `position` ends, and how many objects are in the memo then, of which there were `number`.
+        """Return the end of the graph at `position`, and the size of the memo there, given its size `number` before.
 
-        What needs no other to be made, texts and what has a name in a module, is put into `memo`.
+        Texts and objects found by module and name, which need no other object, are put into `memo`.
         """
         file = io.BytesIO(self._packed.stream)
         file.seek(position)
@@ -107,12 +107,12 @@ class Pieces:
     def _named(self, module: Any, name: Any) -> Any:
         try:
             return self._reader.find_class(module, name)
-        except Exception:  # that it is missing may be why the graph cannot be read
+        except Exception:  # a missing name may be the reason why the graph cannot be read
             return None
 
 
 class _Following(Unpacker):
-    """Goes on where another has come to, with a memo that is given: an unpickler whose `memo` is set to a dict forgets it (Python 3.14)."""
+    """Continue where another unpickler stopped, with a given memo: Python 3.14 ignores a dict that is assigned to `memo`."""
 
     def __init__(self, packed: Packed, memo: Sequence[object], before: Unpacker, **options: Any) -> None:
         one_by_one = (

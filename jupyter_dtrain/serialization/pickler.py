@@ -1,12 +1,11 @@
-"""One pickle for a whole graph of objects, with the bulk of it out of band; `unpickler` reads it.
+"""Pickle a whole graph of objects as one stream, with the data of tensors and arrays out of band; `unpickler` reads it.
 
-Both directions use it: the notebook's values on their way to the engines, and what the cell made of them on the way
-back. Everything goes into *one* pickle, so what is shared stays shared (an optimizer's parameters *are* the model's).
-The bytes of tensors and arrays are set aside as *leaves*: they can then be addressed by content, mapped instead of
-copied, and left out when the other side already has them.
+Both directions use it: the notebook's values to the engines, and the cell's results back. Everything goes into *one* pickle, so shared
+objects stay shared (an optimizer's parameters *are* the model's). The bytes of tensors and arrays are *leaves*: they can be addressed by
+content, mapped instead of copied, and left out if the reader already has them.
 
-pickle's own out-of-band buffers do this for arrays but not for tensors, whose storages pickle through ``torch.save``;
-persistent ids do it for both, and let a reader give back the same object for the same leaf.
+pickle's out-of-band buffers handle arrays but not tensors, whose storages pickle through ``torch.save``. Persistent ids handle both, and
+let the reader return one object for one leaf.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ Reference = tuple[str, Any]
 _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer, *PROXIES}
 )
-NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # what IPython, since its version 8, has for `open` in a notebook
-_NUMBERS = "biufcmMSU"  # kinds of NumPy's own element types whose bytes say everything
+NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # IPython 8 and later replace `open` in notebooks
+_NUMBERS = "biufcmMSU"  # kinds of NumPy dtypes whose bytes are the whole value
 
 
 @dataclass
 class Packed:
-    """A pickled graph: the `stream`, and the bytes of each of its `leaves` in order; `elsewhere` numbers those without, by index."""
+    """A pickled graph: the stream, its leaves, and their bytes in order; `elsewhere`: index of a leaf without bytes → its number."""
 
     stream: bytes
     leaves: list[Leaf] = field(default_factory=list)
@@ -56,26 +55,26 @@ class Packed:
 
 
 class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """Pickles graphs of objects, one after the other, with a memo in common.
+    """Pickle graphs of objects, one after the other, with a shared memo.
 
     Parameters
     ----------
     namespace : dict
-        The globals of the code that made the objects. It is written as a reference to the reader's own namespace, so functions that
-        were defined in it have the reader's namespace as their globals, on whichever side that is.
+        Globals of the code that made the objects. It is written as a reference to the reader's namespace, so that functions defined in it
+        have the reader's namespace as their globals.
     known : sequence of object
         Objects that the reader already has, in the reader's order. They are written as references.
     modules : iterable of module
-        Modules that are written by value (cloudpickle has to know that too): their functions have the written module's dict as globals.
+        Modules that are written by value (register them with cloudpickle too): their functions have the written module's dict as globals.
     words : collection of str
-        Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
+        Attributes that the code uses. For a module written by name, submodules of these names are imported with it.
     storages : mapping of int to int
-        Storages that the reader has, by their address: the index of a tensor in `known` that has it. Tensors that share it are written
-        as such, so they share it on the other side.
+        Address of a storage that the reader has → index of a tensor in `known` with this storage. Tensors that share it are written as
+        such, and share it at the reader.
     elsewhere : mapping of int to int
-        Storages whose bytes the reader is given otherwise, by their address: the number of each.
+        Address of a storage whose bytes the reader gets otherwise → its number.
     windows : Windows, optional
-        What is known of arrays and tensors that share memory.
+        Arrays and tensors that share memory, as far as known.
     """
 
     def __init__(
@@ -99,12 +98,12 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self._window_leaves: dict[tuple[int, int], int] = {}
         self._known_memory = KnownMemory(known, storages or {})
         self._keep: list[object] = []
-        self._cells: dict[int, tuple[CellType, CellType]] = {}  # of closures, by their ids: with the empty one that is written in its place
+        self._cells: dict[int, tuple[CellType, CellType]] = {}  # closure cells by id, each with the empty cell written in its place
         self._words = words
         self._storages = storages or {}
         self._elsewhere = elsewhere or {}
         self._left_out: dict[int, int] = {}
-        # What is written for an object that was met before, None: itself. One look here is all that most objects cost.
+        # What persistent_id returns for an object seen before; None: the object itself. Most objects cost only this lookup.
         self._references: dict[int, Reference | None] = {id(obj): ("known", index) for index, obj in enumerate(known)}
         # cloudpickle gives functions a fresh dict of globals, shared by all functions of one module: start it
         # with the code's own dict, which is written as a reference.
@@ -121,7 +120,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self.globals_ref[id(vars(module))] = vars(module)
 
     def refer(self, references: Mapping[int, Reference | None]) -> None:
-        """Write these for the objects with the ids; ``None``: the object itself, which is nobody's that one would ask for."""
+        """Write these references for objects with these ids; ``None``: write the object itself, and do not list it in `seen`."""
         self._references.update({key: reference for key, reference in references.items() if key not in self._references})
 
     def dump(self, obj: Any) -> None:
@@ -135,7 +134,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         return Packed(self._stream.getvalue(), self.leaves, self.buffers, self._left_out)
 
     def persistent_id(self, obj: object) -> Reference | None:
-        """Return a reference where `obj` is not written itself. Sees every object of the graph once or more."""
+        """Return a reference if `obj` is not written itself. pickle calls this for every object, perhaps repeatedly."""
         kind = type(obj)
         if kind in _ATOMIC:
             return None
@@ -144,7 +143,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
             return self._references[key]
         reference: Reference | None = None
         if kind not in _PLAIN:
-            # Storages are handed over in wrappers that live for a moment, so these are not remembered.
+            # Storages come in short-lived wrappers, so their ids are not remembered.
             if kind is torch.storage.TypedStorage:
                 storage = cast("torch.storage.TypedStorage", obj)
                 return self._storage_or_known(storage._untyped_storage, storage.dtype)
@@ -161,7 +160,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
             if isinstance(obj, ExitAutocall):
                 return ("exit", None)
             if obj is NOTEBOOKS_OPEN:
-                return ("open", None)  # it says that it is `io.open`, and would be sent with that in it
+                return ("open", None)  # it claims to be `io.open`, and cloudpickle would send it by value
             if kind is torch.device:
                 reference = ("device", str(obj))
             if self._windows is not None and kind.__module__ == PANDAS_BLOCKS:
@@ -173,7 +172,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         return reference
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how `obj` is written, where its own way does not do."""
+        """Return the reduce value of `obj` if its own does not suffice."""
         if type(obj) is CodeType:
             return reduced_code(obj)
         found = reduced(obj, self._words)
@@ -182,9 +181,9 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         return super().reducer_override(with_annotations(obj) if type(obj) is FunctionType else obj)
 
     def _function_getnewargs(self, func: FunctionType) -> tuple[Any, ...]:
-        """Return what a function is made of, as cloudpickle has it, but functions that share a variable share it there as well."""
+        """Return cloudpickle's arguments of a function, with closure cells such that functions that share a variable still share it."""
         *others, closure = super()._function_getnewargs(func)
-        if closure is not None:  # its contents are in the function's state: they may lead to the function
+        if closure is not None:  # the cell contents are part of the state, as they may refer to the function
             closure = tuple(self._cells.setdefault(id(cell), (cell, CellType()))[1] for cell in func.__closure__ or ())
         return (*others, closure)
 
@@ -242,5 +241,5 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
 
 
 def _gaps(array: np.ndarray[Any, Any]) -> tuple[int, ...] | None:
-    """Return the strides of an array that is written without its gaps."""
+    """Return the strides of an array that is written without its gaps, ``None`` if it has none."""
     return None if array.flags.c_contiguous or array.flags.f_contiguous else array.strides

@@ -1,7 +1,7 @@
-"""Classes with ``__slots__``: made with them on the other side too, and what their objects hold there.
+"""Classes with ``__slots__``, objects made with arguments, and other Python objects that cloudpickle does not restore as they were.
 
-cloudpickle makes a class anew without its slots. Its objects then have a dict, take any attribute, and what they hold comes home as that of
-a dict, which an object of the notebook's own class has not.
+cloudpickle recreates a class without its slots. Its objects then have a dict and accept any attribute, and their contents come home as a
+dict, which an object of the notebook's own class does not have.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from .class_hooks import ClassHooks
 
 
 def slots_of(kind: type) -> Sequence[str]:
-    """Return the names of all slots that objects of `kind` have."""
+    """Return the names of all slots of objects of `kind`."""
     names: list[str] = copyreg._slotnames(kind)  # type: ignore[attr-defined]  # the list that pickle goes by
-    # Some of them may be hidden behind what a subclass has under their name (`_raw_path` of a path in Python 3.13).
+    # A subclass may hide a slot behind an attribute of the same name (`_raw_path` of paths in Python 3.13).
     return [name for name in names if ismemberdescriptor(getattr(kind, name, None))]
 
 
 class SlotValues(MutableMapping[str, Any]):
-    """What an object holds in its slots, as a dict of attributes: a slot that has no value is not in it."""
+    """The slots of an object as a mapping; slots without a value are left out."""
 
     def __init__(self, obj: object) -> None:
         self.obj = obj
@@ -40,7 +40,7 @@ class SlotValues(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         try:
-            # Past the object's own ways to look attributes up.
+            # Bypasses the object's own attribute lookup.
             return object.__getattribute__(self.obj, name) if name in self._names else _no(name)
         except AttributeError:
             raise KeyError(name) from None
@@ -63,25 +63,25 @@ def _no(name: str) -> Any:
 
 
 def attribute_holders(obj: object) -> list[dict[str, Any] | SlotValues]:
-    """Return where `obj` holds its attributes: its dict, its slots, both, or neither."""
+    """Return the mappings with the attributes of `obj`: its dict, its slots, both, or neither."""
     own = getattr(obj, "__dict__", None)
     slots = slots_of(type(obj))
     return [*([own] if isinstance(own, dict) else []), *([SlotValues(obj)] if slots else [])]
 
 
 def reduced_class(obj: Any) -> Any:
-    """Return how a class with slots or with hooks reduces that is written by value, ``NotImplemented`` for anything else."""
-    # Enumerations are made by another function.
+    """Return the reduce value of a class with slots or creation hooks that is pickled by value, else ``NotImplemented``."""
+    # cloudpickle makes enumerations with another function.
     if not isinstance(obj, type) or issubclass(obj, Enum) or cloudpickle.cloudpickle._should_pickle_by_reference(obj):
         return NotImplemented
-    # Tuples have no slots of their own: `NamedTuple` says so itself, and nobody else may.
+    # Tuple subclasses cannot have nonempty slots; `NamedTuple` sets empty ones itself.
     has_slots, hooks = "__slots__" in vars(obj) and not issubclass(obj, tuple), ClassHooks.of(obj)
     if not has_slots and hooks is None:
         return NotImplemented
     make, arguments, (attributes, others), *rest = cloudpickle.cloudpickle._dynamic_class_reduce(obj)
     if has_slots:
         kind, name, bases, first, *more = arguments
-        # By the names that they have in the class, those of private ones with its name: Python makes the same of them a second time.
+        # Use the mangled names of private slots: Python mangles them again to the same.
         members = {key: value for key, value in vars(obj).items() if ismemberdescriptor(value)}
         slots = [key for key, value in members.items() if (value.__objclass__, value.__name__) == (obj, key)]
         attributes = {key: value for key, value in attributes.items() if key not in slots}
@@ -92,16 +92,16 @@ def reduced_class(obj: Any) -> Any:
     return make, arguments, (attributes, others), *rest
 
 
-# Objects whose class wants arguments to make them, and classes that are elsewhere than they say: pickle would not find its way to either.
+# Objects whose class wants arguments, and classes that are not at their qualified name: pickle restores neither.
 #
-# Pickle makes an object by calling ``__new__`` with the class alone, and finds a class by its qualified name.
+# Pickle calls ``__new__`` with the class alone, and finds a class by its qualified name.
 
 _VALUES: tuple[Any, ...] = (float, int, str, tuple, bytes, complex, frozenset)
 _OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 def wants_arguments(kind: type) -> bool:
-    """Return whether objects of `kind` are made of arguments that pickle does not know, and have nothing but attributes."""
+    """Return whether ``__new__`` of `kind` requires arguments that pickle does not know, for objects that have attributes only."""
     made = kind.__new__
     if not isinstance(made, FunctionType) or hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__"):
         return False
@@ -111,24 +111,24 @@ def wants_arguments(kind: type) -> bool:
 
 
 def is_of_python(kind: type) -> bool:
-    """Return whether `kind` and all that it is made from are classes in Python, so that ``object`` can make one."""
+    """Return whether `kind` and all its bases are Python classes, so that ``object.__new__`` can make an instance."""
     return all(base is object or base.__flags__ & _OF_PYTHON for base in kind.__mro__)
 
 
 def bare(kind: type) -> Any:
-    """Return an object of `kind` without attributes."""
+    """Return an instance of `kind` without attributes."""
     return object.__new__(kind)
 
 
 def reduced_value(obj: Any) -> Any:
-    """Return how a number, a text, a tuple of a class reduces that makes it of other arguments than its value, which pickle would pass."""
+    """Return the reduce value of a number, text or tuple whose class takes other arguments than its value, which pickle would pass."""
     if not isinstance(obj, _VALUES):
         return NotImplemented
     kind: Any = type(obj)
     base: Any = next(base for base in _VALUES if isinstance(obj, base))
     made_by = next(parent for parent in kind.__mro__ if "__new__" in vars(parent))
     told_by = next((parent for parent in kind.__mro__ if "__getnewargs__" in vars(parent) or "__getnewargs_ex__" in vars(parent)), base)
-    made_of_others = made_by is not told_by and issubclass(made_by, told_by)  # unlike a `namedtuple`, like a class made from one
+    made_of_others = made_by is not told_by and issubclass(made_by, told_by)  # unlike a `namedtuple`, but like a class derived from one
     if not (made_of_others and isinstance(kind.__new__, FunctionType)):
         return NotImplemented
     if kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ is not base.__reduce__ or kind in copyreg.dispatch_table:
@@ -142,7 +142,7 @@ def _value(kind: Any, base: Any, *value: Any) -> Any:
 
 
 def reduced_exception(obj: Any) -> Any:
-    """Return how an exception of a class reduces that is made of other arguments than it passes on: it would be made of the latter."""
+    """Return the reduce value of an exception whose ``__init__`` may take other arguments than ``args``, which pickle would pass."""
     kind: Any = type(obj)
     if not isinstance(obj, BaseException) or kind.__reduce__ is not BaseException.__reduce__ or not isinstance(kind.__init__, FunctionType):
         return NotImplemented
@@ -150,7 +150,7 @@ def reduced_exception(obj: Any) -> Any:
 
 
 def made_exception(kind: Any, args: tuple[Any, ...]) -> Any:
-    """Return an exception of `kind` with such `args`, which its own class may want others for."""
+    """Return an exception of `kind` with these `args`, without calling its own ``__init__``."""
     base = next(base for base in kind.__mro__ if not base.__flags__ & _OF_PYTHON)
     made = base.__new__(kind, *args)
     base.__init__(made, *args)
@@ -158,7 +158,7 @@ def made_exception(kind: Any, args: tuple[Any, ...]) -> Any:
 
 
 def reduced_renamed(obj: Any) -> Any:
-    """Return how a class of a library reduces that is in its module under its name and not under its qualified name: `SDPBackend`."""
+    """Return the reduce value of a library's class that its module has under its name, not its qualified name: `SDPBackend`."""
     if not isinstance(obj, type):
         return NotImplemented
     kind: type = obj
@@ -169,30 +169,30 @@ def reduced_renamed(obj: Any) -> Any:
     return (getattr, (module, kind.__name__)) if held.get(kind.__name__) is kind and kind.__qualname__ not in held else NotImplemented
 
 
-# Containers of a class of the user's, made from one of Python's: they go with their items and attributes, whatever their own methods do.
+# Container subclasses of the user's are pickled with their items and attributes, whatever their methods do (`container_reducers`).
 #
-# Python's own way calls the class with arguments that it makes up (``Meters(default_factory)``), which an ``__init__`` of the user's may
-# not take, and forgets the attributes of a ``defaultdict`` or a ``Counter``.
+# Python's own way calls the class with made-up arguments (``Meters(default_factory)``), which a user's ``__init__`` may not take, and
+# loses the attributes of a ``defaultdict`` or ``Counter``.
 
 
-# What each process has one of, under whatever name: the generators that modules draw from, the environment.
+# Objects of which each process has one: the global generators, the environment (`container_reducers`).
 #
-# ``from random import choice`` and ``from numpy.random import randn`` are methods of such generators. A copy would go on by itself, and
-# what seeds the module would not seed it.
+# ``from random import choice`` and ``from numpy.random import randn`` import bound methods of such generators. A copy would have a state of
+# its own, which seeding the module does not reach.
 
 
-# Annotations that name what is not there: since Python 3.14 nobody minds until they are asked for, as cloudpickle does.
+# Annotations that name undefined things: since Python 3.14 they fail only when they are evaluated, as cloudpickle does.
 
 EAGER = sys.version_info < (3, 14)
-"""They are evaluated where they are written."""
+"""Whether annotations are evaluated at definition."""
 
 
 def with_annotations(function: FunctionType) -> FunctionType:
-    """Return `function`, or one like it whose annotations are texts if its own name what is not there."""
+    """Return `function`, or a copy with its annotations as strings if they cannot be evaluated."""
     if EAGER:
         return function
     try:
-        function.__annotations__  # noqa: B018  # asked for, that is all
+        function.__annotations__  # noqa: B018  # only to evaluate them
         return function
     except Exception:
         annotationlib = import_module("annotationlib")
@@ -204,29 +204,29 @@ def with_annotations(function: FunctionType) -> FunctionType:
         return twin
 
 
-_FILENAME = 10  # of the arguments that make a code object
+_FILENAME = 10  # index of the file name among the arguments of a code object
 
 
 def reduced_code(code: CodeType) -> Any:
-    """Return how code reduces: as it was before it was rewritten, as another process has no run to ask, and with the name of its file.
+    """Return the reduce value of code: of the original if it was rewritten for a run, and with its file name.
 
-    cloudpickle leaves that out since 3.1.3. Errors, warnings and what rewrites a function find its text by it.
+    cloudpickle drops the file name since 3.1.3, but tracebacks, warnings and code rewriting find the source text by it.
     """
     code = original_code(code) or code
     make, args = cloudpickle.Pickler.dispatch_table[CodeType](code)
     return make, (*args[:_FILENAME], code.co_filename, *args[_FILENAME + 1 :])
 
 
-# Functions that a library has made (hooks, wrappers), which no name leads to: they use the globals of the library's module.
+# Functions made by a library (hooks, wrappers) that are not importable: they use the globals of the library's module.
 #
-# Which library that is, their globals say: a wrapper around a function of the notebook calls itself by that one's name and module.
+# The globals tell which library: a wrapper of a notebook function carries that function's name and module.
 #
-# cloudpickle writes such a function with copies of what it uses. A copy of a library's state (which outputs are being recorded, which
-# context is open) is not that state, and some of it cannot be copied at all.
+# cloudpickle would copy the globals that such a function uses. A copy of a library's state (which outputs are being recorded, which
+# context is open) is disconnected from that state, and some of it cannot be copied at all.
 
 
 def reduced_library_function(function: Any) -> Any:
-    """Return how `function` reduces if it is a function that a library has made, else ``NotImplemented``."""
+    """Return the reduce value of a function that a library has made, else ``NotImplemented``."""
     if type(function) is not FunctionType:
         return NotImplemented
     name = function.__globals__.get("__name__")

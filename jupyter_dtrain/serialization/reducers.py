@@ -1,7 +1,7 @@
-"""How objects are written whose own way of pickling fails, or forgets what a cell would miss.
+"""Reduce values for objects whose own pickling fails or loses something that a cell needs.
 
-An optimizer forgets the attributes of a subclass, a tensor its gradient and its hooks, a DataLoader holds its worker processes, a module
-under a parametrization refuses. Each function here returns what ``__reduce_ex__`` should have.
+An optimizer loses the attributes of a subclass, a tensor its gradient and hooks; a DataLoader holds worker processes; a parametrized
+module refuses. Each function here returns what ``__reduce_ex__`` should have returned.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from .weak_references import OWN, is_weak, is_weak_container, reduced_weak
 
 
 def reduced(obj: Any, words: Collection[str]) -> Any:
-    """Return how `obj` is written, ``NotImplemented`` where its own way does.
+    """Return the reduce value of `obj`, or ``NotImplemented`` if its own suffices.
 
     Parameters
     ----------
-    words : container of str
-        Attributes that the code uses. Of a module that is written by name, submodules of these names are imported with it.
+    words : collection of str
+        Attributes that the code uses. For a module written by name, submodules of these names are imported with it.
     """
-    if is_weak(obj):  # of a proxy all that follows would see what it stands for
+    if is_weak(obj):  # first: for a proxy, the checks below would see its target
         return reduced_weak(obj)
     match obj:
         case torch.Tensor():
             return reduced_tensor(obj)
         case DistributedDataParallel():
-            return itself, (obj.module,)  # it is nothing without its process group, which stays where it is
+            return itself, (obj.module,)  # its process group belongs to this process, so only the module is sent
         case Optimizer() | DataLoader():
             return _without(obj, foreign_attributes(obj))
         case _ if of_the_process := process_attributes(obj):
@@ -78,13 +78,13 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return registered(obj, module_of_layers(obj))
         case RemovableHandle():
             hooks, number, more = obj.__getstate__()
-            state = (hooks, number, tuple(some for some in more if some is not None))  # where its module is gone it refuses to be read
+            state = (hooks, number, tuple(some for some in more if some is not None))  # dead references could not be read
             return copyreg.__newobj__, (type(obj),), state  # type: ignore[attr-defined]
         case ModuleType():
             return reduced_python_module(obj, words)
         case dict() | list() | set() | deque():
             return next((found for way in _CONTAINERS if (found := way(obj)) is not NotImplemented), NotImplemented)
-        case Transform() if type(obj).__getstate__ is Transform.__getstate__:  # forgets its inverse, which is nothing without it
+        case Transform() if type(obj).__getstate__ is Transform.__getstate__:  # its own state lacks the inverse
             return copyreg.__newobj__, (type(obj),), dict(vars(obj))  # type: ignore[attr-defined]
         case torch.finfo() | torch.iinfo():
             return type(obj), (getattr(torch, obj.dtype),)
@@ -95,7 +95,7 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case FunctionType() | type() if (value := stands_for(obj)) is not None:
             return named(obj, value) or (itself, (value,))
         case MethodType() if isinstance(obj.__self__, type) and is_found_by_name(obj):
-            return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function in it is a library's, which no name leads to
+            return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function behind it is a library's and not importable
         case GeneratorType() if obj.gi_frame is None:
             return _ended_generator, ()
         case _ if (why := _why_it_stays(obj)) is not None:
@@ -106,12 +106,12 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
 def _of_other_class(obj: Any) -> Any:
     if type(obj) is not MethodType or reduced_file(obj.__self__) is NotImplemented:
         return NotImplemented
-    return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: what it belongs to is of another class there
+    return getattr, (obj.__self__, obj.__name__)  # `sys.stdout.write`: the stream has another class at the reader
 
 
 def _why_it_stays(obj: Any) -> str | None:
     if is_progress_bar(obj) and not obj.disable:
-        # What it shows itself in is another process's; one over a plain stream could be written and not be read again.
+        # Its display belongs to this process. A bar over a plain stream could be pickled, but not unpickled.
         return f"cannot pickle {type(obj).__name__!r} object: a progress bar stays where it was made"
     if isinstance(obj, _BaseDataLoaderIter):
         begins = "`iter(loader)` inside the cell begins a new one, with the first batch"
@@ -120,7 +120,7 @@ def _why_it_stays(obj: Any) -> str | None:
 
 
 def forgets(obj: object, name: str) -> bool:
-    """Return whether `obj` itself leaves attribute `name` out of what is pickled."""
+    """Return whether `obj` itself leaves attribute `name` out of its pickled state."""
     if (left := leaves_out(obj, name)) is not None:
         return left
     found = as_it_was(obj)
@@ -153,15 +153,15 @@ def _ended_generator() -> Iterator[Any]:
 def foreign_attributes(obj: object) -> frozenset[str]:
     """Return the attributes of `obj` that mean nothing in another process."""
     if isinstance(obj, DataLoader):
-        return _ITERATOR  # that of persistent workers; the other side starts its own
+        return _ITERATOR  # the iterator of persistent workers; the reader starts its own
     if isinstance(obj, Optimizer):
-        return _STEP  # an instance attribute where a scheduler has wrapped it, with a bound method of this process
+        return _STEP  # an instance attribute if a scheduler has wrapped it, with a bound method of this process
     if isinstance(obj, nn.RNNBase):
-        return _REFERENCES  # weak ones, which it makes anew
+        return _REFERENCES  # weak references, which the module makes anew
     if isinstance(obj, torch.jit.ScriptModule):
         return methods_of(obj)
     if is_weak_container(obj):
-        return OWN  # which its items say
+        return OWN  # implied by its items
     return process_attributes(obj)
 
 
@@ -169,19 +169,19 @@ _ITERATOR, _STEP, _REFERENCES = frozenset({"_iterator"}), frozenset({"step"}), f
 
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
-    """Return how `obj` reduces, less some of its attributes."""
+    """Return the reduce value of `obj` without some of its attributes."""
     if type(found := reduced_as_it_is(obj, without=names)) is tuple:
         return found
     if goes_by_attributes(obj):
         own_state = {key: value for key, value in vars(obj).items() if key not in names}
         return copyreg.__newobj__, (type(obj),), own_state, None, None, set_attributes  # type: ignore[attr-defined]
     function, args, *more = obj.__reduce_ex__(4)
-    if not more:  # its own way says all in what it is made of
+    if not more:  # its own reduce value has no state
         return function, args
     state, *rest = more
     own: Any = type(obj).__getstate__
     if own is object.__getstate__ or own is Optimizer.__getstate__:
-        # Optimizer.__getstate__ knows three attributes only: one of the user's own would lose all others.
+        # Optimizer.__getstate__ knows only three attributes: a subclass would lose its own.
         state = obj.__dict__
     if isinstance(state, dict):
         state = {key: value for key, value in state.items() if key not in names}

@@ -1,7 +1,8 @@
-"""Lists in which a library's class keeps its objects: ``SpikingNeuron.instances`` of snnTorch, by which all neurons are reset at once.
+"""Lists in which a library's class registers its instances, such as ``SpikingNeuron.instances`` of snnTorch.
 
-No object refers to such a list, but what the library does for all objects in it is to be done for the notebook's on an engine too, and for
-those of a cell in the notebook. So a module says when it is written in which lists it stands, and is put into those of whoever reads it.
+No object refers to such a list, but functions of the library act on all objects in it (reset all neurons). They must reach the notebook's
+objects on an engine, and a cell's objects in the notebook. So a module is pickled with the lists that contain it, and appended to the
+reader's lists.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from weakref import WeakKeyDictionary
 import cloudpickle
 from torch import nn
 
-Place = tuple[Any, str]  # a class, and its attribute
+Place = tuple[Any, str]  # a class, and the name of its attribute
 
-_known: WeakKeyDictionary[type, tuple[Place, ...]] = WeakKeyDictionary()  # a class of a cell leads to all that the cell has made
-_before: dict[Place, list[object]] | None = None  # what was in the lists that something was put into, while that is noted
+_known: WeakKeyDictionary[type, tuple[Place, ...]] = WeakKeyDictionary()  # weak keys: a cell's class refers to all that the cell has made
+_before: dict[Place, list[object]] | None = None  # earlier contents of the lists that were appended to, within `left_afterwards`
 
 
 def registered(module: nn.Module, reduced: Any) -> Any:
-    """Return how `module` reduces that reduces to `reduced` without its places in such lists."""
+    """Return the reduce value of `module` with its registries; `reduced` is the one without them."""
     kind: Any = type(module)
     places = [place for place in _lists_of(kind) if any(item is module for item in _list(place))]
     if not places:
@@ -33,7 +34,7 @@ def registered(module: nn.Module, reduced: Any) -> Any:
 
 @contextmanager
 def left_afterwards() -> Iterator[None]:
-    """Take out of the lists what comes into them within the ``with`` block: an engine would keep the models of all cells."""
+    """Restore the lists at the end of the ``with`` block: an engine would otherwise keep the models of all cells."""
     global _before
     _before = {}
     try:
@@ -66,7 +67,7 @@ def _list(place: Place) -> list[object]:
 
 
 def _lists_of(kind: type) -> tuple[Place, ...]:
-    """Return the lists that classes of libraries, `kind` and those it is made from, have as attributes of their own."""
+    """Return the list attributes of library classes among `kind` and its bases."""
     if kind in _known:
         return _known[kind]
     found: list[Place] = []

@@ -1,4 +1,4 @@
-"""Objects that share their attributes with their class: ``self.__dict__ = self._shared_state`` (a Borg)."""
+"""Objects whose ``__dict__`` is a class attribute: ``self.__dict__ = self._shared_state`` (the Borg pattern)."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .library_state import is_apart, note_place
 
 
 def reduced_sharing(obj: object) -> Any:
-    """Return how an object reduces whose attributes are those of its class (a Borg)."""
-    if is_apart():  # what this process's ranks are is nothing to the notebook's class
+    """Return the reduce value of an object whose ``__dict__`` is a class attribute, else ``NotImplemented``."""
+    if is_apart():  # the state of this process's ranks must not reach the notebook's class
         return NotImplemented
     kind = type(obj)
-    known = _dicts_of_classes.get(id(kind))  # a weak dict would take as long as all else
+    known = _dicts_of_classes.get(id(kind))  # a weak-keyed dict would be too slow
     if known is None or known[0]() is not kind:
         dicts = ((base, name) for base in kind.__mro__ for name, value in vars(base).items() if type(value) is dict)
         named = tuple(base_and_name for base_and_name in dicts if base_and_name[1] != "__annotations__")

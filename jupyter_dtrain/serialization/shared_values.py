@@ -1,7 +1,7 @@
-"""``multiprocessing.Value`` and ``Array``, and their locks: numbers that a process and the workers of its loaders have in common.
+"""``multiprocessing.Value`` and ``Array`` and their locks: numbers that a process shares with its loader workers.
 
-Their memory belongs to one process and to those that are forked from it. So another process has some of its own, with the same numbers,
-which its workers share; what it makes of them is written into the notebook's own as the cell ends.
+Only a process and its forked children share their memory. Another process gets memory of its own with the same numbers, which its workers
+share. Its changes are written into the notebook's objects at the cell's end.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ _SYNCHRONIZED = ("Synchronized", "SynchronizedArray", "SynchronizedString")
 
 
 def is_shared_value(obj: object) -> bool:
-    """Return whether `obj` is the numbers of a ``Value`` or an ``Array``, without the lock around them."""
+    """Return whether `obj` is the ctypes object of a ``Value`` or ``Array``, without the lock around it."""
     return isinstance(obj, Content) and "_wrapper" in vars(obj)
 
 
 def set_bytes(obj: Any, to: bytes) -> None:
-    """Let shared numbers be `to`, which ``bytes`` has made of them."""
+    """Set shared numbers from bytes."""
     ctypes.memmove(ctypes.addressof(obj), to, len(to))
 
 
 def reduced_shared_value(obj: Any) -> Any:
-    """Return how shared numbers, a lock of ``multiprocessing`` or the two together reduce, ``NotImplemented`` for all else.
+    """Return the reduce value of shared numbers, a ``multiprocessing`` lock, or both together; ``NotImplemented`` for all else.
 
     Raises
     ------
     TypeError
-        It is a lock that is held.
+        The lock is held.
     """
     if is_shared_value(obj):
         kind = type(obj)

@@ -1,6 +1,6 @@
-"""Attributes that stay with their class when an object is pickled, as no other process can have them: handles, addresses, generators.
+"""Attributes that are left to an object's class when it is pickled, as no other process can have them: handles, addresses, generators.
 
-Which these are is known by their kinds, by what the class's code does, or once they could not be written.
+They are recognized by their types, by what the class's code calls, or after pickling them has failed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from .python_reducers import SlotValues, slots_of
 _NOT_THE_USERS = (str(Path(__file__).parents[1]), "<frozen")
 _OF_THE_PROCESS = (io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase, np.memmap, mmap.mmap)
 _NUMBERS = frozenset((type(None), bool, int, float, complex, str, bytes, np.ndarray, torch.Tensor))
-_MODULES_OWN = "_compiled_call_impl"  # what `Module.compile()` has made, which PyTorch leaves out for all modules
-_HANDLES = frozenset(("ctypes", "cffi", "fileno", "memfd_create", "eventfd", "pipe"))  # who uses one may keep a handle as a plain number
+_MODULES_OWN = "_compiled_call_impl"  # result of `Module.compile()`, which PyTorch itself leaves out
+_HANDLES = frozenset(("ctypes", "cffi", "fileno", "memfd_create", "eventfd", "pipe"))  # users of these may keep a handle as an int
 _ADDRESSES = range(1 << 40, 1 << 47)
-_LONGEST = 10.0  # seconds that are looked for what cannot be written
+_LONGEST = 10.0  # seconds to search for what cannot be pickled
 
-_met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written so, by their ids
-_held: dict[int, Any] = {}  # those of them to which no weak reference is possible, until all is written
-_stay: dict[int, tuple[Callable[[], Any], dict[str, type]]] = {}  # attributes of some that cannot be written, and what these were
+_met: WeakValueDictionary[int, Any] = WeakValueDictionary()  # objects that were written by attributes, by id
+_held: dict[int, Any] = {}  # those that cannot be weakly referenced, kept until all is written
+_stay: dict[int, tuple[Callable[[], Any], dict[str, type]]] = {}  # by id: a reference, and types of unpicklable attributes
 as_classes_say: ContextVar[bool] = ContextVar("as_classes_say", default=False)
 
 
 def to_stay(obj: Any, held: Mapping[str, Any]) -> set[str]:
-    """Return the attributes that may be nothing to another process: its class is asked for them."""
+    """Return the attributes that may be meaningless in another process, for which the class's own way is used."""
     stay = {name for name, value in held.items() if isinstance(value, _OF_THE_PROCESS) and not isinstance(value, io.BytesIO)}
     stay |= _known_to_stay(obj, held)
     numbers = {name for name, value in held.items() if type(value) is int}
@@ -66,7 +66,7 @@ def _uses_handles(kind: type) -> bool:
 
 
 def is_plain_data(value: Any) -> bool:
-    """Return whether `value` is numbers, texts, or Python's own containers of these."""
+    """Return whether `value` consists of numbers, texts, and built-in containers of these."""
     todo = [value]
     for part in todo:
         if type(part) in (list, tuple, set, frozenset, deque):
@@ -75,15 +75,15 @@ def is_plain_data(value: Any) -> bool:
             todo.extend((*part.keys(), *part.values()))
         elif type(part) not in _NUMBERS:
             return False
-        if len(todo) > 1000:  # which may also be one that holds itself
+        if len(todo) > 1000:  # also stops at containers that contain themselves
             return False
     return True
 
 
 def leave_to_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
-    """Leave to their classes what cannot be written of objects; return whether there is something that was not known before.
+    """Find attributes that cannot be pickled, and leave them to the classes; return whether there is a new one.
 
-    Where each of thousands of objects leads to all others, each try takes as long as writing them all: the search is given up then.
+    If thousands of objects refer to each other, each trial takes as long as pickling all; the search then stops after `_LONGEST`.
     """
     is_new, end = False, time.monotonic() + _LONGEST
     for obj in (*_met.values(), *_held.values()):
@@ -102,7 +102,7 @@ def leave_to_classes(cannot_be_written: Callable[[Any], bool]) -> bool:
 
 
 def release_written() -> None:
-    """Hold no object any longer: everything is written, or what cannot be is known."""
+    """Release all objects, once everything is written or has failed."""
     for key in _held:
         _stay.pop(key, None)
     _held.clear()
@@ -123,12 +123,12 @@ def _reducing_by_class() -> Iterator[None]:
 
 
 def is_users(filename: str) -> bool:
-    """Return whether code of this file is the user's."""
+    """Return whether a source file is the user's."""
     return not filename.startswith((*installed_folders(), *_NOT_THE_USERS)) and "site-packages" not in filename
 
 
 def attributes_of(obj: Any) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return what `obj` holds in its dict and in its slots, ``None`` where that is no plain dict."""
+    """Return the dict and the slots of `obj`, ``None`` if its ``__dict__`` is no plain dict."""
     own = getattr(obj, "__dict__", None)
     if own is not None and type(own) is not dict:
         return None

@@ -1,6 +1,6 @@
-"""A tensor goes with its gradient and its hooks, which its own way of pickling forgets, and without the graph that made it.
+"""Tensors are pickled with gradient and hooks, which their own pickling drops, and without their autograd graph.
 
-A graph stays in its process: a backward pass that comes to where it was cut off says so, and does not end there unnoticed.
+A graph stays in its process. A backward pass that reaches the cut raises an error instead of stopping silently.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from ..system.interpreter import unwarned
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
-    """Return an array of the numbers of `tensor`, in the same memory, which lives as long as nobody resizes the tensor.
+    """Return an array that shares memory with `tensor`, and is valid until the tensor is resized.
 
-    ``tensor.numpy()`` is as quick, but PyTorch then refuses to resize any tensor in that memory, for ever: as the cell may, or an observer.
+    ``tensor.numpy()`` is as fast, but afterwards PyTorch refuses to resize any tensor of that storage, which a cell or observer may need.
     """
     return np.from_dlpack(tensor)
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
-    """Return whether a graph begins at `tensor`."""
+    """Return whether `tensor` is a leaf tensor."""
     try:
         return tensor.is_leaf
-    except RuntimeError:  # a part (of `split`, `unbind`) of what an optimizer has changed since: its values are there, its graph is not
+    except RuntimeError:  # a view (of `split`, `unbind`) of a tensor that was modified in place: it has values, but no valid graph
         return False
 
 
@@ -43,11 +43,11 @@ def _computed_by(tensor: torch.Tensor) -> str:
     try:
         return type(tensor.grad_fn).__name__
     except RuntimeError:
-        return "Invalid"  # as it is printed
+        return "Invalid"  # as `repr` shows it
 
 
 def reduced_tensor(tensor: torch.Tensor) -> Any:
-    """Return how a tensor reduces, ``NotImplemented`` where torch's own way leaves out nothing."""
+    """Return the reduce value of a tensor, ``NotImplemented`` if torch's own loses nothing."""
     if is_lazy(tensor):
         return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
     if not is_leaf(tensor):
@@ -55,7 +55,7 @@ def reduced_tensor(tensor: torch.Tensor) -> Any:
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     if tensor.grad is None and not hooks and not after:
         return NotImplemented
-    with unwarned():  # of the hooks
+    with unwarned():  # torch warns about hooks
         reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     if len(reduced) != 2:
         return NotImplemented
@@ -73,7 +73,7 @@ def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, list[A
 
 
 class _GraphElsewhere(torch.autograd.Function):
-    """In the place of a graph that stayed in another process."""
+    """Autograd node in the place of a graph that stayed in another process."""
 
     @staticmethod
     def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
@@ -89,14 +89,14 @@ class _GraphElsewhere(torch.autograd.Function):
 
 @cache
 def _named(backward: str) -> Any:
-    """Return it under the name of what a tensor was computed by there, which is shown with the tensor."""
+    """Return the autograd function under the name of the original ``grad_fn``, which `repr` shows."""
     made: Any = type(_GraphElsewhere.__name__, (_GraphElsewhere,), {})
     made._backward_cls.__name__ = backward
     return made
 
 
 def without_graph(tensor: torch.Tensor, retained: torch.Tensor | None, backward: str) -> torch.Tensor:
-    """Return a detached tensor as one that was computed, by what has this name, with its gradient: a backward pass fails there."""
+    """Return a detached tensor as a non-leaf whose ``grad_fn`` has this name; a backward pass through it raises an error."""
     with torch.enable_grad():
         result: torch.Tensor = _named(backward).apply(tensor.requires_grad_())
     if retained is not None:
@@ -105,24 +105,24 @@ def without_graph(tensor: torch.Tensor, retained: torch.Tensor | None, backward:
     return result
 
 
-# What ``torch.jit`` has compiled, as PyTorch saves it, but with the very tensors that an optimizer has.
+# ``torch.jit`` modules and functions, as PyTorch saves them, but with the same tensor objects that an optimizer has.
 
 
 def reduced_module(module: torch.jit.ScriptModule) -> tuple[Any, ...]:
-    """Return how a scripted or traced module reduces."""
+    """Return the reduce value of a scripted or traced module."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return _load, (_saved(module),), tensors, None, None, _set_tensors
 
 
 def reduced_function(function: torch.jit.ScriptFunction[Any, Any]) -> tuple[Any, ...]:
-    """Return how a scripted or traced function reduces: scripted again if its text is known there, else as what was saved of it."""
-    original = getattr(function, "_torchdynamo_inline", None)  # by which torch.compile looks into it
+    """Return the reduce value of a scripted or traced function: scripted again if the reader has its source, else loaded as saved."""
+    original = getattr(function, "_torchdynamo_inline", None)  # set for torch.compile
     is_scripted = getattr(function, "__qualname__", "") == "torch.jit.ScriptFunction"
     return _function, (original if is_scripted else None, _saved(function))
 
 
 def methods_of(module: torch.jit.ScriptModule) -> frozenset[str]:
-    """Return the attributes that a scripted module has for the methods which were called: they belong to this process."""
+    """Return the instance attributes that cache called methods of a scripted module; they belong to this process."""
     return frozenset(name for name, value in module.__dict__.items() if isinstance(value, torch._C.ScriptMethod))
 
 
@@ -147,46 +147,45 @@ def _function(original: Callable[..., Any] | None, saved: bytes) -> Any:
     if original is not None:
         try:
             return torch.jit.script(original)
-        except (OSError, RuntimeError):  # its text is not here, or names a thing that is not
+        except (OSError, RuntimeError):  # the source is not available, or uses an undefined name
             pass
     return _load(saved).forward
 
 
-# What ``torch.compile`` has made, written as what it was made from, and how: compiled code and its caches belong to one process.
+# ``torch.compile`` results are pickled as the original function and the settings (`operator_reducers`): compiled code belongs to a process.
 
 
-# Operators that a notebook has made (``torch.library.custom_op``): PyTorch's dispatcher has one of each name in a process.
+# Custom operators (``torch.library.custom_op``): PyTorch's dispatcher has one per name and process (`operator_reducers`).
 #
-# The reader enters the operator in its own dispatcher, with the notebook's functions; where it has one of this name it takes its place, as
-# it does where the notebook runs the operator's cell again.
+# The reader registers the operator in its own dispatcher, with the notebook's functions. It replaces an operator of the same name, as
+# rerunning the operator's cell in the notebook does.
 
 
-# Profiles that ``torch.profiler`` has taken: their tables and their traces can be read where they were not taken.
+# Profiles of ``torch.profiler``: their tables and traces stay readable in another process.
 #
-# What holds the trace is PyTorch's own and cannot be pickled, and it gives its text once. So the events are read from it and its text
-# is kept.
+# The object that holds the trace cannot be pickled, and returns its text only once. So the events are read from it, and the text is kept.
 
 _PROFILES_PYTORCHS = "torch.autograd.profiler"
-_LEVEL = 1  # of compression: a trace shrinks to a tenth even so
+_LEVEL = 1  # compression level: even this shrinks a trace to a tenth
 
 
 class Trace:
-    """What a profile has recorded, in the place of PyTorch's own.
+    """A profile's trace, in the place of PyTorch's own result object.
 
     Parameters
     ----------
     result : torch._C._autograd._ProfilerResult or None
     text : bytes, optional
-        What there is of one of another process, compressed.
+        The compressed trace of a profile from another process.
     refused : str
-        Why that has no text.
+        Why there is no text.
     """
 
     def __init__(self, result: Any, text: bytes | None = None, refused: str = "") -> None:
         self._result, self._text, self._refused = result, text, refused
 
     def save(self, path: str) -> None:
-        """Write the trace as JSON for Chrome's tracing and Perfetto, a `RuntimeError` where the result itself has written it before."""
+        """Write the trace as JSON for Chrome tracing and Perfetto; raise a `RuntimeError` if the result object has written it before."""
         self._read()
         if self._text is None:
             raise RuntimeError(self._refused)
@@ -216,20 +215,20 @@ class Trace:
 
 
 def reduced_profile(obj: Any) -> Any:
-    """Return how a profile reduces, ``NotImplemented`` for any other object.
+    """Replace the result object of a profile by a `Trace`, and return ``NotImplemented``, as torch's own pickling then suffices.
 
     Raises
     ------
     TypeError
-        It is being taken.
+        The profile is still recording.
     """
     if type(obj).__name__ != "profile" or type(obj) is not getattr(sys.modules.get(_PROFILES_PYTORCHS), "profile", None):
         return NotImplemented
     if not isinstance(obj.kineto_results, Trace):
         if obj.kineto_results is None and getattr(obj, "entered", False):
             raise TypeError("cannot pickle 'profile' object: it is being taken")
-        with contextlib.suppress(RuntimeError):  # who wants a trace only has no events
-            _ = obj.function_events  # which are read when they are first asked for
+        with contextlib.suppress(RuntimeError):  # a profile for a trace only has no events
+            _ = obj.function_events  # events are parsed on first access
         if obj.kineto_results is not None:
             obj.kineto_results = Trace(obj.kineto_results)
     return NotImplemented

@@ -1,4 +1,4 @@
-"""What a :class:`.Packer` has written, read graph by graph: references become what this process has in their place."""
+"""Read what a :class:`.Packer` has written, graph by graph; references become this process's objects."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from .library_placing import Placing
 from .pickler import NOTEBOOKS_OPEN, Packed, Reference
 from .shared_tensors import in_shared_memory
 
-_SMALL = 1 << 16  # bytes of a storage that is read into memory of its own, which `resize_` can make larger, as an observer's buffers are
+_SMALL = 1 << 16  # bytes up to which a storage is copied into memory of its own, which `resize_` can enlarge (buffers of observers)
 
 
 class Unpacker(pickle.Unpickler):
-    """Reads what a :class:`.Packer` wrote, graph by graph in the same order.
+    """Read what a :class:`.Packer` wrote, graph by graph in the same order.
 
     Parameters
     ----------
     packed : Packed
-        Buffers must be writable where the objects are to be changed in place; they are used without a copy.
+        Buffers are used without a copy; they must be writable if the objects are to be changed in place.
     namespace : dict
         Globals of the functions that are read.
     known : sequence of object
-        What the packer's `known` stood for, in the same order.
+        The reader's equivalents of the packer's `known`, in the same order.
     device_for : callable
-        Maps the type of the device that held a storage to the device that shall hold it here.
+        Maps the device type of a storage at the writer to the device for it here.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Unpacker(pickle.Unpickler):
             self._librarys.fill()
             return found
         finally:
-            if builtins is not None:  # cloudpickle's functions put their own there
+            if builtins is not None:  # cloudpickle's functions overwrite it
                 self._namespace["__builtins__"] = builtins
 
     def follow(self, other: Unpacker) -> None:
-        """Go on with what `other` has made."""
+        """Continue with the objects that `other` has made."""
         self._made, self._windows, self._devices = other._made, other._windows, other._devices
         self._modules, self._librarys = other._modules, other._librarys
 
@@ -91,7 +91,7 @@ class Unpacker(pickle.Unpickler):
         if kind == "shell":
             return get_ipython()
         if kind == "exit":
-            return sys.exit  # the shell's own would end the process, Python's `exit` close its input
+            return sys.exit  # IPython's would end the process, and Python's `exit` would close stdin
         if kind == "open":
             return NOTEBOOKS_OPEN
         if kind == "array":

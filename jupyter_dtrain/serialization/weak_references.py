@@ -1,8 +1,7 @@
-"""Weak references, proxies and the containers that hold weakly: made anew to the same objects.
+"""Weak references, proxies and weak containers: recreated for the same objects.
 
-A proxy looks like what it stands for, to ``isinstance`` as well: so its type is asked for before anything else. What is referred to
-goes along, and lives as long as the cell runs; where nothing but weak references leads to what a cell has made, it is gone at home as
-it would be in one process.
+A proxy looks like its target, also to ``isinstance``, so its type is checked first. Targets are sent along and live as long as the cell
+runs. If only weak references lead to an object that the cell has made, it is gone at home, as it would be in one process.
 """
 
 from __future__ import annotations
@@ -19,22 +18,22 @@ _CONTAINERS = (*WEAK_MAPPINGS, weakref.WeakSet)
 _CONTAINER_KINDS = frozenset(_CONTAINERS)
 _KINDS = frozenset({weakref.ref, *PROXIES, *_CONTAINERS})
 OWN = frozenset({"data", "_remove", "_pending_removals", "_iterating", "_dirty_len"})
-"""Attributes that a weak container keeps for itself."""
-_BOUND = ("__reduce_ex__", "__init__", "__sizeof__", "__dir__")  # methods that most objects have as they are: each knows whose it is
+"""Attributes that weak containers manage themselves."""
+_BOUND = ("__reduce_ex__", "__init__", "__sizeof__", "__dir__")  # methods whose ``__self__`` reveals a proxy's target
 
 
 def is_weak(obj: object) -> bool:
     """Return whether `obj` is a weak reference, a proxy or a weak container."""
-    return not _KINDS.isdisjoint(type(obj).__mro__)  # no `isinstance`: nearly every object is asked, and the containers are abstract ones
+    return not _KINDS.isdisjoint(type(obj).__mro__)  # `isinstance` is slow for abstract base classes
 
 
 def is_weak_container(obj: object) -> bool:
-    """Return whether `obj` is a container that holds weakly."""
+    """Return whether `obj` is a weak container."""
     return not _CONTAINER_KINDS.isdisjoint(type(obj).__mro__)
 
 
 def reduced_weak(obj: Any) -> Any:
-    """Return how a weak reference, a proxy or a weak container reduces, ``NotImplemented`` for any other object."""
+    """Return the reduce value of a weak reference, proxy or weak container; ``NotImplemented`` for all else."""
     kind: Any = type(obj)
     if kind in PROXIES:
         target = _target(obj)
@@ -49,7 +48,7 @@ def reduced_weak(obj: Any) -> Any:
 
 
 def items_of_weak(container: Any) -> list[Any]:
-    """Return what a weak container holds: its keys and then its values, or its items."""
+    """Return the contents of a weak container: its keys and then its values, or its items."""
     if isinstance(container, WEAK_MAPPINGS):
         pairs = list(container.items())
         return [*(key for key, _ in pairs), *(value for _, value in pairs)]
@@ -57,7 +56,7 @@ def items_of_weak(container: Any) -> list[Any]:
 
 
 def refill(container: Any, items: list[Any]) -> None:
-    """Let a weak container hold these `items`, as :func:`items_of_weak` returns them, and no others."""
+    """Replace the contents of a weak container by `items`, in the format of :func:`items_of_weak`."""
     container.clear()
     if isinstance(container, WEAK_MAPPINGS):
         half = len(items) // 2
@@ -78,7 +77,7 @@ def _reduced_reference(kind: Any, reference: Any) -> Any:
 
 
 def _target(proxy: Any) -> Any:
-    """Return what `proxy` stands for in a tuple, an empty one where it is gone; ``NotImplemented`` where it hides it."""
+    """Return the target of `proxy` in a tuple, an empty one if it is gone; ``NotImplemented`` if it cannot be determined."""
     try:
         for name in _BOUND:
             target = getattr(getattr(proxy, name), "__self__", None)
@@ -92,19 +91,19 @@ def _target(proxy: Any) -> Any:
 def _references_to(target: Any) -> Iterator[Any]:
     try:
         yield from weakref.getweakrefs(target)
-    except TypeError:  # there are none to such an object
+    except TypeError:  # such objects cannot be weakly referenced
         return
 
 
 class _Gone:
-    """Lives as long as it takes to refer to it."""
+    """Short-lived target: a reference to it is dead at once."""
 
     def method(self) -> None:
-        """Be what a reference to a method refers to."""
+        """Serve as the target of a `WeakMethod`."""
 
 
 class _GoneProxy:
-    """A proxy of what has gone, which everybody may ask for its class."""
+    """A proxy whose target is gone, and whose class can still be read."""
 
     __slots__ = ()
 
