@@ -1,1 +1,1 @@
-"""What a cell writes, to files and to trackers of experiments: once, whatever the number of ranks and however often a step is computed."""
+"""Side effects of a cell (files, folders, output, commands): they happen once, on any number of ranks, also if a step is recomputed."""

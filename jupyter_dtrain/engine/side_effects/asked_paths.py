@@ -1,4 +1,4 @@
-"""Whether the cell's own code is what asks for something of a file, and of which."""
+"""Whether the user's code makes a call that concerns a file, and which file."""
 
 from __future__ import annotations
 
@@ -44,28 +44,28 @@ _FOLLOWING = frozenset(
 
 
 def is_within_open_folder(options: Mapping[str, Any]) -> bool:
-    """Return whether the names of a call of one of `os`' functions with these `options` are no paths, as those of ``shutil.rmtree`` are."""
+    """Return whether a call of `os` with these `options` names files relative to an open folder, as ``shutil.rmtree`` does."""
     return any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))
 
 
 def opens_itself(args: tuple[Any, ...], options: Mapping[str, Any]) -> bool:
-    """Return whether a call of ``open`` with what comes behind its mode has an opener, which asks `os.open` for what file it likes."""
+    """Return whether a call of ``open``, with these arguments after the mode, has an opener, which opens a file of its own choice."""
     return options.get("opener") is not None or args[5:6] not in ((), (None,))
 
 
 def is_within(folder: str, path: Any) -> bool:
-    """Return whether `path` names `folder`, a whole path with a separator at its end, or something in it. Links are not followed for it."""
+    """Return whether `path` is `folder`, an absolute path with a separator at its end, or lies in it. Links are not followed."""
     return isinstance(path, str | bytes | os.PathLike) and f"{os.path.abspath(os.fsdecode(path))}{os.sep}".startswith(folder)  # noqa: PTH100
 
 
 def asked_path(file: Any) -> str | None:
-    """Return the whole path of what names a file, ``None`` where the user's code does not ask, or `file` is none."""
+    """Return the absolute path of `file`, ``None`` if the user's code does not make the call, or `file` names none."""
     # Not resolved: a link is removed and renamed as itself.
     return os.path.abspath(os.fsdecode(file)) if isinstance(file, str | bytes | os.PathLike) and _user_asks() else None  # noqa: PTH100
 
 
 def _user_asks() -> bool:
-    """Return whether the user's code is what calls, directly or through a library, and not this project."""
+    """Return whether the user's code makes the call, directly or through a library, and not this project."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
@@ -79,7 +79,7 @@ def _user_asks() -> bool:
 
 
 def by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `followed`, but `original` for a name within an open folder: who has opened that has been followed already."""
+    """Return a function that calls `followed`, or `original` for names relative to an open folder, whose opening was followed already."""
 
     @wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ def by_path(original: Callable[..., Any], followed: Callable[..., Any]) -> Calla
 
 @contextmanager
 def open_replaced(opened: Callable[..., Any]) -> Iterator[None]:
-    """Let `opened` take the place of ``open`` under all of its names until the end of the ``with`` block.
+    """Replace ``open`` by `opened` under all of its names in the ``with`` block.
 
     One for all of them: what a library pickles of it is one of its names.
     """

@@ -1,4 +1,4 @@
-"""The cell's files, written once: what each rank does for that."""
+"""Connects, on each rank, the parts that let the cell's files be written once."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from .written_files import OwnFiles
 
 @contextmanager
 def written_once(rank: int, start: CellStart | None, *, log: FileLog | None, temporary: TemporaryFolders, alike: bool) -> Iterator[None]:
-    """Keep the files of this rank apart from rank 0's, until the end of the ``with`` block.
+    """Let rank 0 alone write the cell's files, in the ``with`` block.
 
     Parameters
     ----------
     rank : int
     start : CellStart, optional
-        What the ranks have agreed on; ``None``: there are no others.
+        What the ranks have agreed on; ``None`` for a single rank.
     log : FileLog, optional
         Of rank 0.
     temporary : TemporaryFolders
     alike : bool
-        Whether all ranks do the same, as numbers are the same on all of them.
+        Whether all ranks do the same, because they see the same numbers.
     """
     with nullcontext() if log is None else log.installed(), temporary.installed():
         if start is None:
@@ -48,7 +48,7 @@ def written_once(rank: int, start: CellStart | None, *, log: FileLog | None, tem
 
 @contextmanager
 def _done_once(own: OwnFiles | None, folder: str) -> Iterator[None]:
-    """Let rank 0 do first, or for all, what the cell does to files or asks of folders."""
+    """Let rank 0 change files and list folders first, or for all ranks."""
     answers = CommonAnswers()
     place, on_run = (None, None) if own is None else (partial(own_database, own), own.look_again)
     with (

@@ -1,4 +1,4 @@
-"""What the cell asks of the system, asked of rank 0's: where all ranks ask, in the cell's own code and thread."""
+"""Answers of the system that all ranks take from rank 0: where all of them ask, in the cell's own code and thread."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ..timing import OTHER
 from ..user_frames import is_users
 
 PATHLIB = frozenset(method.__code__.co_filename for method in (Path.glob, Path.iterdir, Path.unlink))
-"""Files whose code calls `os` for `pathlib`."""
+"""Files whose code calls `os` on behalf of `pathlib`."""
 _PLAIN = "for the time or random bytes"
 
 
 class CommonAnswers:
-    """Those of one run. Made in the cell's thread.
+    """The common answers of one run. Made in the cell's thread.
 
     Attributes
     ----------
@@ -36,14 +36,14 @@ class CommonAnswers:
         self._thread = threading.get_ident()
 
     def all_ask(self, *, through: Collection[str] = ()) -> bool:
-        """Return whether the user's code has called what asks this, on all ranks.
+        """Return whether the user's code makes the present call on all ranks.
 
         Not while a sample is loaded, in a model's call or a backward pass, in another thread, or where rank 0 is alone.
 
         Parameters
         ----------
         through : collection of str
-            Files whose code may be between.
+            Files whose code may be between the user's and the caller's.
         """
         timing, branches = current_run.timing, current_run.rank0_branches
         if timing is None or timing.part != OTHER or threading.get_ident() != self._thread:
@@ -51,24 +51,24 @@ class CommonAnswers:
         return (branches is None or branches.line() is None) and _user_calls(through)
 
     def same(self, own: Any) -> Any:
-        """Return rank 0's `own`. A collective, of which rank 0 waits for nobody."""
+        """Return rank 0's `own`. Collective, but rank 0 does not wait."""
         return _checked(of_rank0(own), None)
 
     def of_first(self, what: str, ask: Callable[[], Any], *, changes: bool = False) -> Any:
-        """Return what `ask` returns on rank 0, which alone calls it, or raise what it raises there. A collective, as :meth:`same`.
+        """Call `ask` on rank 0 alone, and return or raise on all ranks what it returns or raises. Collective, as :meth:`same`.
 
         Parameters
         ----------
         what : str
-            What is asked, the same on all ranks.
+            The question, the same on all ranks.
         ask : callable
         changes : bool
-            Whether it changes what others may be about to read: rank 0 waits until all have come here.
+            Whether it changes what other ranks may still read: rank 0 then waits until all ranks are here.
 
         Raises
         ------
         RuntimeError
-            Rank 0 has asked something else.
+            Rank 0 has asked another question.
         """
         if changes:
             all_gather_object(what, shared_memory())
@@ -91,7 +91,7 @@ class _Answer(NamedTuple):
 
 
 def _checked(answer: Any, what: str | None) -> Any:
-    """Return rank 0's answer, which is to be one to `what`, or to no question that has a name."""
+    """Return rank 0's answer, after checking that it is one to `what`."""
     asked = answer.what if isinstance(answer, _Answer) else None
     if asked != what:
         raise RuntimeError(

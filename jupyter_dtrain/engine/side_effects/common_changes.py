@@ -1,6 +1,6 @@
-"""Files and folders of the notebook's that the cell renames or removes: rank 0 first, and the others fare as it does.
+"""Renaming and removing files and folders of the notebook: rank 0 does it first, and the other ranks get its result or its error.
 
-They find nothing at the old name then, all of it at the new one, and get the error that rank 0 gets.
+After that, they find nothing at the old name, and everything at the new one.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _CHANGES = (
     (os, "rmdir", 1),
     (shutil, "rmtree", 1),
 )
-"""Whose function, its name, and how many paths it is given."""
+"""Owner, name and number of path arguments of each function."""
 
 
 class CommonChanges:
-    """Those of one run.
+    """The changes of one run.
 
     Parameters
     ----------
     answers : CommonAnswers
     folder : str
-        The notebook's, with a separator at its end.
+        The notebook's folder, with a separator at its end.
     """
 
     def __init__(self, answers: CommonAnswers, folder: str) -> None:
@@ -45,7 +45,7 @@ class CommonChanges:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let rank 0 go first, until the end of the ``with`` block."""
+        """Let rank 0 go first in the ``with`` block."""
         with ExitStack() as stack:
             for owner, name, num_paths in _CHANGES:
                 stack.enter_context(patched(owner, name, self._first(f"to `{name}`", getattr(owner, name), num_paths)))

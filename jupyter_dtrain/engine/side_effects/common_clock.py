@@ -1,9 +1,8 @@
-"""What the cell asks of the system, which would tell each rank something else: the time, and random bytes of the system's own.
+"""The time, and random bytes of the operating system: the cell's own code gets rank 0's on all ranks.
 
-A cell that stops after a minute, or has a learning rate that goes by the time, is to do the same on all ranks. So what its own code
-reads is what rank 0 has read. Rank 0 waits for nobody; the others read the time after it, so it does not go backwards. What libraries
-read is each rank's own, and so is what is read where ranks do not do the same: while a sample is loaded, in a model's call, in a backward
-pass, in another thread, and in a branch that rank 0 alone takes.
+A cell that stops after a minute, or computes a learning rate from the time, has to do the same on all ranks. Rank 0 does not wait for the
+others. They read the time after it, so it never goes backwards. Libraries read each rank's own clock. So does code that the ranks do not
+run alike: loading of samples, calls of models, backward passes, other threads, and branches that rank 0 alone takes.
 """
 
 from __future__ import annotations
@@ -30,18 +29,18 @@ _READ = (
     (os, ("urandom",)),
 )
 _OF_NOW = ("localtime", "gmtime", "ctime")
-"""Functions of ``time`` that take the time now where they are given none."""
+"""Functions of ``time`` that use the present time if they are given none."""
 
 _BETWEEN = frozenset((__file__, late_bound.__file__))
-"""Where a call of the user's goes through."""
+"""Files that may be between the user's code and the call."""
 
 
 class CommonClock:
-    """Gives what the cell asks of the system the same on every rank, where the cell's thread does so."""
+    """Gives all ranks the same time and the same random bytes of the system, in the cell's thread."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace what reads the clock and asks for random bytes, until the end of the ``with`` block. Its thread is the cell's."""
+        """Replace the functions that read the clock and random bytes, in the ``with`` block, which is in the cell's thread."""
         self._answers = CommonAnswers()
         now, local, write, write_c = time.time, time.localtime, time.strftime, time.asctime
         choose, below = secrets.choice, secrets.randbelow
@@ -84,6 +83,6 @@ class CommonClock:
         return told
 
     def _common(self, ask: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Return what `ask` says: to rank 0, where all ranks ask in the cell's own code."""
+        """Return the result of `ask`: that of rank 0, where all ranks ask in the cell's own code."""
         own = ask(*args, **kwargs)  # which raises the same on all of them
         return self._answers.same(own) if self._answers.all_ask(through=_BETWEEN) else own

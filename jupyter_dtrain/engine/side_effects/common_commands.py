@@ -1,8 +1,8 @@
-"""Commands that the cell runs, run once: by rank 0, and all ranks have what it returns.
+"""Shell commands of the cell: rank 0 runs them once, and all ranks get the result.
 
-A command writes files, fetches data or asks what the machine is like; run by every rank it would do so as often as there are ranks.
-This follows those that return when the command is over: ``subprocess.run`` and its like, ``os.system``, ``!``, and copies of whole
-folders and archives. On several hosts each rank runs them, as a command may be for the host: data that are fetched to its disk.
+A command may write files or fetch data. Run by every rank, it would do so several times. Handled are calls that return when the command
+has ended: ``subprocess.run`` and its like, ``os.system``, ``!``, and copies of folders and archives. On several hosts each rank runs
+them, as a command may be for its host, such as a download to its disk.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ _RUN: tuple[Any, ...] = (
     (shutil, ("copytree", "make_archive", "unpack_archive")),
 )
 _OF_SHELLS = ("system", "getoutput", "get_output_error_code")
-"""By which a shell of IPython runs a command, with the values of names in it."""
+"""Methods by which IPython's shell runs a command, with names expanded in it."""
 
 
 class CommonCommands:
-    """Lets rank 0 run what the cell's own code runs on all ranks.
+    """Lets rank 0 alone run the commands of the cell's own code.
 
     Parameters
     ----------
     answers : CommonAnswers
     on_run : callable, optional
-        Called on other ranks when a command is over, which may have made what the cell had removed.
+        Called on other ranks after a command, which may have created files that the cell had removed.
     """
 
     def __init__(self, answers: CommonAnswers, *, on_run: Callable[[], None] | None = None) -> None:
@@ -47,7 +47,7 @@ class CommonCommands:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace what runs a command, until the end of the ``with`` block."""
+        """Replace the functions that run a command, in the ``with`` block."""
         shells = {interactiveshell, sys.modules[type(get_ipython()).__module__]}  # whose methods run the lines with a `!`
         of_shells = [(shell, _OF_SHELLS) for shell in shells if hasattr(shell, "__file__")]
         self._through = frozenset((__file__, *(str(shell.__file__) for shell, _ in of_shells)))
@@ -73,5 +73,5 @@ class CommonCommands:
 
 
 def _writes_to_files(options: dict[str, Any]) -> bool:
-    """Return whether a command writes to files that the cell has open, of which each rank has its own."""
+    """Return whether a command writes to files that the cell has opened: each rank has its own of these."""
     return any(hasattr(options.get(name), "fileno") for name in ("stdout", "stderr"))

@@ -1,6 +1,6 @@
-"""Databases of SQLite that the cell opens: rank 0 has the file, and other ranks one of their own that begins with the same content.
+"""SQLite databases that the cell opens: rank 0 opens the file, and each other rank a copy of its own.
 
-Rank 0 tells them what is in the file when it opens it: it may have written more when they come.
+Rank 0 sends the content of the file as it is when it opens it. When the others come here, it may already have written more.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from .asked_paths import asked_path
 from .common_answers import CommonAnswers
 
 MOST = 256 << 20
-"""Bytes of a database that is told; of a larger one the others copy the file."""
+"""Largest size in bytes of a database that rank 0 sends; of a larger one, the others copy the file."""
 
 Place = Callable[[str, bytes | None], str]
-"""Returns where a rank has the database at a path, given rank 0's content of it, if that is known."""
+"""Returns the path of a rank's own copy of a database, given its path and rank 0's content of it, if that is known."""
 
 
 class CommonDatabases:
-    """Those of one run.
+    """The databases of one run.
 
     Parameters
     ----------
     answers : CommonAnswers
     folder : str
-        The notebook's, with a separator at its end.
+        The notebook's folder, with a separator at its end.
     place : callable, optional
         On ranks other than 0.
     """
@@ -40,7 +40,7 @@ class CommonDatabases:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace ``sqlite3.connect`` until the end of the ``with`` block."""
+        """Replace ``sqlite3.connect`` in the ``with`` block."""
         connect = self._connected(sqlite3.connect)
         with patched(sqlite3, "connect", connect), patched(sqlite3.dbapi2, "connect", connect):
             yield

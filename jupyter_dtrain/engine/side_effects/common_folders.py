@@ -1,7 +1,7 @@
-"""What is in a folder of the notebook's, which the cell asks while rank 0 writes there: all ranks see what rank 0 sees.
+"""Listings of folders of the notebook: all ranks get those of rank 0.
 
-The files that a cell writes are there when rank 0 has written them, and gone when it has removed them, a moment before or after another
-rank asks. So of `os.listdir` and `os.scandir`, and `glob`, `pathlib` and `os.walk` which ask by these, all ranks have rank 0's answer.
+Rank 0 writes and removes the cell's files, a moment before or after another rank lists their folder. So `os.listdir` and `os.scandir`,
+and `glob`, `pathlib` and `os.walk`, which use these, return rank 0's listing on all ranks.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .asked_paths import is_within
 from .common_answers import PATHLIB, CommonAnswers
 
 _THROUGH = PATHLIB | {__file__, os.walk.__code__.co_filename, glob.glob.__code__.co_filename}
-"""Files whose code lists a folder for the cell."""
+"""Files of the standard library that list folders on behalf of the cell."""
 
 
 class ListedEntry(os.PathLike[Any]):
-    """An entry of a folder as :class:`os.DirEntry` has it, with what rank 0 knows of it."""
+    """An entry of a folder as an :class:`os.DirEntry`, with what rank 0 has found."""
 
     __slots__ = ("_inode", "_is_dir", "_is_file", "_is_symlink", "_leads_to_dir", "_leads_to_file", "name", "path")
 
@@ -32,11 +32,11 @@ class ListedEntry(os.PathLike[Any]):
         self._leads_to_dir, self._leads_to_file, self._is_symlink = entry.is_dir(), entry.is_file(), entry.is_symlink()
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether it is a folder, or leads to one."""
+        """Return whether it is a folder, or a link to one."""
         return self._leads_to_dir if follow_symlinks else self._is_dir
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Return whether it is a file, or leads to one."""
+        """Return whether it is a file, or a link to one."""
         return self._leads_to_file if follow_symlinks else self._is_file
 
     def is_symlink(self) -> bool:
@@ -44,15 +44,15 @@ class ListedEntry(os.PathLike[Any]):
         return self._is_symlink
 
     def is_junction(self) -> bool:
-        """Return whether it is a junction, of which only Windows has any."""
+        """Return whether it is a junction of Windows."""
         return False
 
     def inode(self) -> int:
-        """Return its number in the file system of rank 0."""
+        """Return its inode number on rank 0."""
         return self._inode
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """Return what `os.stat` says."""
+        """Return the result of `os.stat`."""
         return os.stat(self.path, follow_symlinks=follow_symlinks)  # noqa: PTH116  # a text or bytes
 
     def __fspath__(self) -> Any:
@@ -63,7 +63,7 @@ class ListedEntry(os.PathLike[Any]):
 
 
 class Listing(Iterator[Any]):
-    """What `os.scandir` returns."""
+    """The result of `os.scandir`."""
 
     def __init__(self, entries: list[ListedEntry]) -> None:
         self._entries = iter(entries)
@@ -78,18 +78,18 @@ class Listing(Iterator[Any]):
         self.close()
 
     def close(self) -> None:
-        """Have no more entries."""
+        """End the iteration."""
         self._entries = iter(())
 
 
 class CommonFolders:
-    """Gives every rank rank 0's listings of the notebook's folder and those in it.
+    """Gives all ranks rank 0's listings of the notebook's folder, and of folders in it.
 
     Parameters
     ----------
     answers : CommonAnswers
     folder : str
-        The notebook's, with a separator at its end.
+        The notebook's folder, with a separator at its end.
     """
 
     def __init__(self, answers: CommonAnswers, folder: str) -> None:
@@ -97,7 +97,7 @@ class CommonFolders:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Replace what lists a folder, until the end of the ``with`` block."""
+        """Replace the functions that list a folder, in the ``with`` block."""
         names, entries = os.listdir, os.scandir
 
         def scanned(path: Any) -> list[ListedEntry]:

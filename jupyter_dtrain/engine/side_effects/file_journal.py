@@ -1,12 +1,12 @@
-"""What a run has done to files since each of its snapshots, so that steps that are computed again do not do it twice.
+"""A journal of the changes of files since each snapshot, so that recomputed steps do not make them twice.
 
-A run that goes on from a snapshot appends the lines again that it has appended since, removes what is gone, and makes folders that
-are there. So rank 0, which writes for all, notes what it does in a file of the run's folder, with a mark at each snapshot. Before
-the next generation of ranks begins, the kernel cuts files back to what they were at the snapshot (:func:`cut_back`); and what fails in it
-only because it has been done already is taken for done. Files that the cell has open over a snapshot are opened again where they were.
+A run that resumes from a snapshot would append lines again, remove files that are gone, and make folders that exist. So rank 0, which
+writes for all ranks, records its changes in a file in the run's folder, with a mark at each snapshot. Before the next generation of ranks
+begins, the kernel truncates files to their size at the snapshot (:func:`cut_back`). A change that fails only because it was made before
+counts as made. Files that were open at the snapshot are opened again at the same position.
 
-Only additions are taken back: a file that was written over is written over again. Where another program adds to the same file, nothing
-of it is cut. A kernel that takes over later cuts nothing either: by then the file may be anybody's.
+Only appended data are undone: a file that was overwritten is overwritten again. A file to which another program has appended is not
+truncated. Nor does a kernel that takes over a run later truncate files, as other programs may use them by then.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .asked_paths import asked_path, is_within_open_folder, open_replaced, opens
 from .journal_entries import Entry, entries_since, file_size, kind_and_paths, read_entries
 
 KEPT_MARKS = 16
-"""Snapshots that may be the newest whole one, more than enough."""
+"""Number of snapshots whose marks are kept; the newest complete one is among the last of them."""
 
 
 class FileLog:
-    """What rank 0 does to files, for the time of a run.
+    """Records the changes of files by rank 0 during a run.
 
     Parameters
     ----------
     log : Path
-        Where that is noted.
+        The journal.
     folder : Path
-        The notebook's; what is elsewhere, each rank does.
+        The notebook's folder; changes elsewhere are made by each rank.
     since : int, optional
-        Number of the snapshot that the run goes on from; ``None``: from its beginning.
+        Number of the snapshot from which the run resumes; ``None``: from its beginning.
     jumps : callable
-        Whether the run is on its way to where it goes on.
+        Whether the run is still on its way to the place from which it resumes.
     """
 
     def __init__(self, log: Path, folder: Path, *, since: int | None, jumps: Callable[[], bool]) -> None:
@@ -63,7 +63,7 @@ class FileLog:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Note what the cell does with files, until the end of the ``with`` block."""
+        """Record what the cell does with files, in the ``with`` block."""
         with open_replaced(self._opened(builtins.open)), ExitStack() as stack:
             for target, name, replacement in (
                 (os, "mkdir", self._once("mkdir", os.mkdir, FileExistsError)),
@@ -81,7 +81,7 @@ class FileLog:
                 self._flush()  # what is written later would come after the cut
 
     def snapshot(self, number: int, *, step: int, place: str) -> None:
-        """Note that the snapshot `number` is taken here, with all in the files that the cell has written so far."""
+        """Record that the snapshot `number` is taken here, after flushing what the cell has written so far."""
         self._flush()
         self._noted.clear()
         sizes = self._sizes()
@@ -90,21 +90,21 @@ class FileLog:
             self._write()
 
     def at_boundary(self) -> None:
-        """Look how long files are that the cell has closed, before somebody else writes to them."""
+        """Record the sizes of files that the cell has closed, before another program writes to them."""
         if self._writing:
             closed = self._writing.difference(path for file, (path, _) in list(self._files.items()) if not file.closed)
             self._writing -= closed
             self._sizes_closed.update((path, file_size(path)) for path in closed)
 
     def _flush(self) -> None:
-        """Let the open files have all that was written to them."""
+        """Flush the open files."""
         for file in list(self._files):
             if not file.closed:
                 with suppress(OSError, ValueError):
                     file.flush()
 
     def _sizes(self) -> dict[str, dict[str, int]]:
-        """Return the sizes of the open files: of those that are added to, and others."""
+        """Return the sizes of open files: those that are appended to, and others."""
         sizes: dict[str, dict[str, int]] = {"open": {}, "added": {}}
         for file, (path, kind) in list(self._files.items()):
             if not file.closed and (size := file_size(path)) is not None:
@@ -116,7 +116,7 @@ class FileLog:
         self._write()
 
     def _write(self) -> None:
-        """Write what is noted. Marks alone are not: most cells write no files."""
+        """Write records to the journal. Marks alone are not written: most cells write no files."""
         self._has_noted = True
         lines = "".join(json.dumps(entry) + "\n" for entry in self._marks)
         self._marks.clear()
@@ -128,7 +128,7 @@ class FileLog:
                 os.close(descriptor)
 
     def _path(self, file: Any) -> str | None:
-        """Return the whole path of what names a file in the notebook's folder, ``None`` where the user's code does not ask."""
+        """Return the absolute path of a file in the notebook's folder, ``None`` if the user's code does not make the call."""
         path = asked_path(file)
         return path if path is not None and path.startswith(self._folder) else None
 
@@ -161,7 +161,7 @@ class FileLog:
             self._writing.add(path)
 
     def reopen(self, path: str, kind: str, encoding: str | None) -> Any:
-        """Return a file that was open when the snapshot was taken, open where it was."""
+        """Return a file that was open at the snapshot, open at the same position."""
         form, options = ("b", {}) if encoding is None else ("", {"encoding": encoding})
         kept, size = self._open.get(path), file_size(path)
         if kind == "added" or kept is None or size is None:
@@ -175,7 +175,7 @@ class FileLog:
         return file
 
     def arrived(self) -> None:
-        """Take back what was written to these on the way to where the run goes on, which they have already."""
+        """Undo what was written to reopened files on the way to the place from which the run resumes: they have it already."""
         for path, file in self._again.items():
             if path in self._open and not file.closed:
                 with suppress(OSError, ValueError):
@@ -184,7 +184,7 @@ class FileLog:
                     file.seek(0, os.SEEK_END)
 
     def _opened_again(self, original: Callable[..., Any], file: Any, path: str, mode: str, args: Any, kwargs: Any) -> Any:
-        """Open a file, or let it be open where it was when the snapshot was taken that the run goes on from."""
+        """Open a file, or reopen it at its position at the snapshot from which the run resumes."""
         again = self._again.get(path) if self._jumps() and "+" not in mode else None
         return again if again is not None and ("b" in mode) == ("b" in again.mode) else original(file, mode, *args, **kwargs)
 
@@ -197,7 +197,7 @@ class FileLog:
             self._note({"do": "append", "path": path, "size": size})
 
     def _once(self, what: str, original: Callable[..., Any], already: type[OSError]) -> Callable[..., Any]:
-        """Return `original`, whose error `already` is none where the run has done so in the steps that are computed again."""
+        """Wrap `original` to ignore the error `already` if the run has made this change before, in a step that is recomputed."""
 
         @wraps(original)
         def once(*args: Any, **kwargs: Any) -> Any:

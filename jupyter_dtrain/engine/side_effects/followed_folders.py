@@ -1,4 +1,4 @@
-"""Folders that the cell makes, on a rank other than 0: it makes none of them, and fares as rank 0 does (:mod:`.made_folders`)."""
+"""Folders that the cell makes, on ranks other than 0: only rank 0 makes them, and the others get its result (:mod:`.made_folders`)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ MKDIR_TIMEOUT = 10.0  # seconds that rank 0 may be behind
 
 
 class FollowedFolders:
-    """Those of one run.
+    """The folders of one run.
 
     Parameters
     ----------
     word : FolderChannel
-        What rank 0 says of folders.
+        Reports of rank 0 about folders.
     is_here : callable
-        Whether what is at a path is rank 0's to make.
+        Whether rank 0 makes what is at a path.
     on_made : callable
-        Gets the path of each folder that there is then.
+        Called with the path of each folder that exists then.
     start : CellStart
 
     Attributes
     ----------
     known : set of str
-        Folders that rank 0 has made for the cell, and may have removed again, or that are there from before on its host alone.
+        Folders that rank 0 has made for the cell, and may have removed again, or that existed before on its host alone.
     """
 
     def __init__(
@@ -44,18 +44,18 @@ class FollowedFolders:
         self._sees_disk = not start.is_far  # of rank 0
 
     def forget(self, gone: str) -> bool:
-        """Know that `gone` and what is in it are removed; return whether this rank has to do so, as rank 0 knows nothing of it."""
+        """Note that `gone`, with its contents, is removed; return whether this rank has to remove it itself."""
         self.known = {name for name in self.known if name != gone and not name.startswith(gone + os.sep)}
         is_own = gone in self._own
         self._own.discard(gone)
         return is_own
 
     def rename(self, old: str, new: str) -> None:
-        """Know that rank 0 renames the folder `old`."""
+        """Note that rank 0 renames the folder `old`."""
         self.known = {new + name.removeprefix(old) if name == old or name.startswith(old + os.sep) else name for name in self.known}
 
     def mkdir(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what takes the place of ``os.mkdir``."""
+        """Return the replacement of ``os.mkdir``."""
 
         @wraps(original)
         def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
@@ -77,7 +77,7 @@ class FollowedFolders:
         return mkdir
 
     def makedirs(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Return what takes the place of ``os.makedirs``: it looks for the folders above, which are on rank 0's host alone."""
+        """Return the replacement of ``os.makedirs``, which checks for parent folders; these may exist on rank 0's host alone."""
 
         @wraps(original)
         def makedirs(name: Any, *args: Any, **kwargs: Any) -> None:
@@ -98,7 +98,7 @@ class FollowedFolders:
         return makedirs
 
     def _heard(self, call: str, asked: str, *, limit: float, parent: Path | None = None) -> int | None:
-        """Wait for what rank 0 says, while there is the folder `parent`, where that would be seen."""
+        """Wait for rank 0's report, as long as the folder `parent` exists, if this rank can see that."""
         topics, deadline = self._word.topics_of(call, asked), time.monotonic() + limit
         while (error := self._word.heard(topics, asked)) is None and time.monotonic() < deadline:
             if parent is not None and self._sees_disk and not parent.is_dir():
@@ -107,7 +107,7 @@ class FollowedFolders:
         return error
 
     def _fare(self, error: int, path: Any, asked: str) -> None:
-        """Raise the error that rank 0 has met, if it has."""
+        """Raise the error that rank 0 has reported, if any."""
         if error == A_FOLDER:
             self._know(asked)
             error = errno.EEXIST

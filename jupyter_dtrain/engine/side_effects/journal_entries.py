@@ -1,4 +1,4 @@
-"""The entries of a journal of files: read behind a snapshot, undone where steps are computed again."""
+"""Entries of a journal of files: read from a snapshot on, and undone before steps are recomputed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Entry = dict[str, Any]
 
 
 def cut_back(log: Path, number: int | None) -> None:
-    """Make the files as long as they were when a run took the snapshot `number` (``None``: when it began). No rank writes meanwhile."""
+    """Truncate files to their size at the snapshot `number` of a run (``None``: at its beginning). No rank writes meanwhile."""
     noted = read_entries(log)
     mark, entries = entries_since(noted, number)
     shared = {entry["path"] for entry in noted if entry["do"] == "share"}
@@ -39,7 +39,7 @@ def cut_back(log: Path, number: int | None) -> None:
 
 
 def go_on_from(log: Path, number: int, *, step: int, place: str) -> None:
-    """Let what is noted since the snapshot of `step` at `place` be what is done again after a snapshot `number`; nothing is cut for it."""
+    """Make the entries since the snapshot of `step` at `place` those that follow a snapshot `number`, without truncating files."""
     entries = read_entries(log)
     there = {"do": "snapshot", "step": step, "place": place}
     marks = [index for index, entry in enumerate(entries) if there.items() <= entry.items()]
@@ -62,7 +62,7 @@ def read_entries(log: Path) -> list[Entry]:
 
 
 def entries_since(entries: list[Entry], number: int | None) -> tuple[Entry, list[Entry]]:
-    """Return the mark of a snapshot, and what was noted after it."""
+    """Return the mark of a snapshot, and the entries after it."""
     if number is None:
         return {}, entries
     marks = [index for index, entry in enumerate(entries) if entry["do"] == "snapshot" and entry["number"] == number]
@@ -70,12 +70,12 @@ def entries_since(entries: list[Entry], number: int | None) -> tuple[Entry, list
 
 
 def kind_and_paths(entry: Entry) -> tuple[str, ...]:
-    """Return what an entry is of, and the files: entries that agree in these are the same."""
+    """Return the kind of an entry and its files; entries with equal ones are the same change."""
     return (entry["do"], *entry["paths"]) if "paths" in entry else (entry["do"], entry["path"])
 
 
 def file_size(path: str) -> int | None:
-    """Return the bytes of a file, ``None`` where there is none or it is something else."""
+    """Return the size of a file in bytes, ``None`` if there is no regular file."""
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:

@@ -1,6 +1,6 @@
-"""Files written and looked at in other ways than by ``open``, on a rank other than 0: by descriptors, links, attributes, copies.
+"""Other ways to write and inspect files than ``open``, on ranks other than 0: descriptors, links, attributes, copies.
 
-Each is done to what the rank has for itself (`OwnFiles`), or left to rank 0.
+Each is applied to the rank's own files (`OwnFiles`), or left to rank 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def other_ways(files: OwnFiles) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Yield who has a function that writes or looks at files, its name, and what takes its place."""
+    """Yield owner, name and replacement of each function that writes or inspects files."""
     links: dict[str, str] = {}  # that the cell has made, and what they say
     yield os, "open", _opened(files, os.open)
     yield os, "symlink", _linked(files, os.symlink, links)
@@ -104,7 +104,7 @@ def _truncated(files: OwnFiles, original: Callable[..., None]) -> Callable[..., 
 
 
 def _changed(files: OwnFiles, original: Callable[..., None], *, has_to_be_there: bool = False) -> Callable[..., None]:
-    """Return what changes the attributes of what the rank has for itself, and leaves those of others to rank 0."""
+    """Return a function that changes attributes of the rank's own files, and leaves those of others to rank 0."""
 
     @wraps(original)
     def changed(path: Any, *args: Any, **kwargs: Any) -> None:
@@ -141,7 +141,7 @@ def _copied(files: OwnFiles, original: Callable[..., Any]) -> Callable[..., Any]
 
 
 def own_database(files: OwnFiles, path: str, content: bytes | None) -> str:
-    """Return where the rank has the database at `path`, which begins with `content` where that is known."""
+    """Return the path of the rank's own copy of the database at `path`, made of `content` if that is known."""
     if content is None or path in files.own:
         return files.instead(path, keep=True, there=True)
     own = files.instead(path, keep=False)

@@ -1,8 +1,8 @@
-"""What rank 0 says of each folder that the cell makes: that it is made, or why not.
+"""Reports of rank 0 about each folder that the cell makes: that it is made, or the error.
 
-The other ranks make none, and a look at the disk would not tell them how rank 0 has fared: it may not have come there yet, may have
-removed the folder again, or its disk may be another host's. So it says so in the store of their group. It never waits for the others.
-Before the cell begins, ranks of other hosts are told which folders are there from before.
+The other ranks make no folders, and the disk would not tell them the result: rank 0 may not be there yet, may have removed the folder
+again, or may be on another host. So it reports in the store of the process group, without waiting for the others. Before the cell
+begins, ranks on other hosts get the folders that exist already.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ..comm.collectives import of_rank0
 from .asked_paths import asked_path, is_within_open_folder
 
 A_FOLDER = errno.EISDIR
-"""Said for ``EEXIST`` where there is a folder: others may not see that."""
+"""Reported for ``EEXIST`` if a folder is there, as other ranks may not see it."""
 MOST_ENTRIES = 1000
-"""Files and folders that are looked at, at most, for folders that are there from before: a few milliseconds."""
+"""Most files and folders that are visited to find the folders that exist already: a few milliseconds."""
 
 
 @dataclass(frozen=True)
 class CellStart:
-    """What ranks know of files when the cell begins.
+    """What ranks agree on about files when the cell begins.
 
     Attributes
     ----------
@@ -45,7 +45,7 @@ class CellStart:
     is_far : bool
         Whether this rank is on another host than rank 0, whose disk it may not see.
     folders : tuple of str
-        Names of folders below the cell's folder that are there on rank 0's host, for ranks that are far.
+        Names of folders below the cell's folder that exist on rank 0's host, for ranks on other hosts.
     """
 
     time: int
@@ -54,7 +54,7 @@ class CellStart:
 
     @classmethod
     def agreed(cls, rank: int, gathered: Callable[[Any], list[Any]]) -> CellStart:
-        """Let all ranks know the same. Collective: `gathered` returns every rank's value, in rank order."""
+        """Return the same time and folders on all ranks. Collective: `gathered` returns every rank's value, in rank order."""
         said = gathered((time.time_ns(), os.environ.get(HOST_VARIABLE, "")))
         started, hosts = max(clock for clock, _ in said), [host for _, host in said]
         if len(set(hosts)) == 1:
@@ -66,7 +66,7 @@ class CellStart:
 
 
 def folders_below(folder: Path) -> tuple[str, ...]:
-    """Return the names of folders below `folder`, the nearest first, of which there may be more: see `MOST_ENTRIES`."""
+    """Return the names of folders below `folder`, the nearest first, at most as many as `MOST_ENTRIES` allows."""
     found: list[str] = []
     due, left = deque([""]), MOST_ENTRIES
     while due and left > 0:
@@ -83,21 +83,21 @@ def folders_below(folder: Path) -> tuple[str, ...]:
 
 
 class FolderChannel:
-    """One rank's part in it, for the time of a run.
+    """Sends and receives these reports on one rank during a run.
 
     Parameters
     ----------
     store : torch.distributed.Store
         Shared by the ranks.
     topic : str
-        The same on all ranks, and another in each run.
+        Equal on all ranks, and different in each run.
     folder : Path
-        What the cell's relative paths begin at. On a host that has not the notebook's folder it is another than rank 0's.
+        The working folder of the cell. On a host without the notebook's folder it differs from rank 0's.
 
     Attributes
     ----------
     folder : str
-        Its path, up to the names of what is in it.
+        Prefix of the absolute paths of what is in it.
     """
 
     def __init__(self, store: Store, topic: str, folder: Path) -> None:
@@ -109,7 +109,7 @@ class FolderChannel:
 
     @contextmanager
     def with_those_above(self) -> Iterator[None]:
-        """Say of no single folder that this thread makes until the end of the ``with`` block."""
+        """Report no single folder that this thread makes in the ``with`` block."""
         self._making.several = True
         try:
             yield
@@ -118,13 +118,13 @@ class FolderChannel:
 
     @property
     def makes_several(self) -> bool:
-        """Whether this thread makes a folder with those above it."""
+        """Whether this thread makes a folder together with its parents."""
         return bool(getattr(self._making, "several", False))
 
     def topics_of(self, call: str, path: str) -> list[str]:
-        """Return what the next word on the folder `path` is said under, made by a `call` such as ``"mkdir"``.
+        """Return the keys of the next report about the folder `path`, made by a `call` such as ``"mkdir"``.
 
-        It has a name as a path of the cell's folder too, which may be another on each host, where a whole path is the same on all.
+        One key is the path relative to the cell's folder, which may differ between hosts; the other is the absolute path.
         """
         found = []
         for name in dict.fromkeys((path.removeprefix(self.folder), path)):
@@ -134,14 +134,14 @@ class FolderChannel:
         return found
 
     def heard(self, topics: list[str], path: str) -> int | None:
-        """Return the number of the error that rank 0 has met, 0 for none; ``None`` while it has said nothing."""
+        """Return the ``errno`` that rank 0 has reported, 0 for none; ``None`` while there is no report."""
         if os.getpid() != self._process:  # a loader's worker process has no part in the store, and looks at the disk
             return 0 if Path(path).is_dir() else None
         return next((int(self._store.get(topic)) for topic in topics if self._store.check([topic])), None)
 
     @contextmanager
     def reported(self) -> Iterator[None]:
-        """Say, on rank 0, how it fares with the folders that the cell makes, until the end of the ``with`` block."""
+        """Report, on rank 0, the result for each folder that the cell makes in the ``with`` block."""
         with patched(os, "mkdir", self._telling("mkdir", os.mkdir)), patched(os, "makedirs", self._telling("makedirs", os.makedirs)):
             yield
 

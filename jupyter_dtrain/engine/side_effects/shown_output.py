@@ -1,4 +1,4 @@
-"""What a cell has shown, counted: after a restart it computes some steps again, and what they showed is not shown twice."""
+"""Counts the output of a cell: steps that are recomputed after a restart do not show it again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ...capture.loggers import RECORD, ROOT, Loggers, written
 
 @dataclass(frozen=True)
 class Count:
-    """Lines printed to ``stdout``, and rich displays."""
+    """Numbers of lines printed to ``stdout``, and of rich displays."""
 
     lines: int = 0
     displays: int = 0
@@ -26,19 +26,19 @@ Held = tuple[str, Any]
 
 
 class Shown:
-    """Counts what the cell shows, and lets through what is new.
+    """Counts the output of the cell, and passes on what is new.
 
     Parameters
     ----------
     before : Count
-        What was shown at the place where the cell goes on.
+        The output at the place from which the cell resumes.
     seen : Count
-        What the notebook has.
+        The output that the notebook has.
 
     Attributes
     ----------
     is_muted : bool
-        Whether the cell is on the way to where it goes on: what it shows there was shown.
+        Whether the cell is still on its way to the place from which it resumes: that output was shown before.
     """
 
     def __init__(self, before: Count = Count(), seen: Count = Count()) -> None:
@@ -49,12 +49,12 @@ class Shown:
         self.is_muted = False
 
     def buffer(self) -> None:
-        """Keep what is shown from here on in `held`, uncounted: if another engine was lost, all of it is computed again."""
+        """Collect further output in `held`, without counting it: if another engine was lost, it is recomputed."""
         self.holds = True
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
-        """Count what is shown within the ``with`` block."""
+        """Count the output in the ``with`` block."""
         from IPython import get_ipython
 
         publisher = get_ipython().display_pub
@@ -81,7 +81,7 @@ class Shown:
             del publisher.publish  # the method of the class is back
 
     def text(self, text: str) -> str:
-        """Count `text` and return the part of it that is new."""
+        """Count `text`, and return the part that is new."""
         if self.is_muted:
             return ""
         if self.holds:
@@ -96,12 +96,12 @@ class Shown:
 
 
 def _content(data: dict[str, Any], metadata: dict[str, Any] | None = None, *_: Any, **options: Any) -> dict[str, Any]:
-    """Return what a message of a display holds."""
+    """Return the content of a display message."""
     return {"data": data, "metadata": metadata or {}, "transient": options.get("transient") or {}, "update": bool(options.get("update"))}
 
 
 class _Lines:
-    """A stream in front of another."""
+    """A text stream that passes output on to another one."""
 
     def __init__(self, stream: TextIO, shown: Shown) -> None:
         self._stream, self._shown = stream, shown
@@ -127,7 +127,7 @@ class _Lines:
 
 @contextmanager
 def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
-    """Let records go to the notebook's `loggers` within the ``with`` block: those of rank 0, the others log the same."""
+    """Send log records of rank 0 to the notebook's `loggers` in the ``with`` block; the other ranks log the same."""
     with loggers.installed() as handled:
         # What a library has given its own logger when it was imported here, it has given it in the notebook: records would be shown twice.
         known = [logging.getLogger(name) for name in loggers.settings if name != ROOT and not f"{name}.".startswith(_PREFIXES)]
@@ -147,12 +147,12 @@ def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
 
 
 _OF_THE_ENGINE = ("asyncio", "ipykernel", "ipyparallel", "torch.distributed", "torch.nn.parallel", "tornado", "traitlets")
-"""Loggers that speak of how the cell is run and not of what it does, and that the notebook's root logger would hear as well."""
+"""Loggers about running the cell rather than its work, whose records would reach the notebook's root logger."""
 _PREFIXES = tuple(f"{name}." for name in _OF_THE_ENGINE)
 
 
 class _Sender(logging.Handler):
-    """Stands on the engine for all handlers of a logger of the notebook."""
+    """Stands, on the engine, for all handlers of a logger of the notebook."""
 
     def __init__(self, name: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""Folders of ``with TemporaryDirectory()`` in a cell, which a run that goes on finds as they were.
+"""Folders of ``with TemporaryDirectory()`` in a cell, which a resumed run finds as they were.
 
-A rank that leaves because another has died passes through the ends of all ``with`` blocks, and one that takes its place enters those again
-that the run is in. So a folder outlives the first, and the second gets the same one. Each rank has its own.
+A rank that leaves because another has died leaves all ``with`` blocks, and its successor enters the same blocks again. So the folder
+outlives the first rank, and the successor gets it. Each rank has folders of its own.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ...system.patches import patched
 from ..user_frames import is_users
 
 _kept: dict[str, list[str]] = {}
-"""Folders that a rank in this process has left behind, by the run that may go on with them."""
+"""Folders that a rank in this process has left behind, by the run that may resume with them."""
 
 
 class TemporaryFolders:
-    """Those of one rank.
+    """The temporary folders of one rank.
 
     Parameters
     ----------
     run_id : str
-        What was left of others is removed.
+        Folders that other runs have left are removed.
     is_jumping : callable
-        Whether ``with`` blocks are entered again now, which the run is in.
+        Whether the run is entering ``with`` blocks again, on its way to the place from which it resumes.
     is_leaving : callable
-        Whether the rank leaves for others to go on.
+        Whether the rank leaves, and the run resumes without it.
     """
 
     def __init__(
@@ -46,20 +46,20 @@ class TemporaryFolders:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """The folders that there are, in the order in which they were made."""
+        """The present folders, in the order in which they were made."""
         return tuple(self._open)
 
     def has(self, path: str) -> bool:
-        """Return whether `path` is in one of them."""
+        """Return whether `path` is in one of the folders."""
         return any(path.startswith(folder + os.sep) for folder in self._open)
 
     def go_on_with(self, folders: Sequence[str]) -> None:
-        """Let the ``with`` blocks that are entered again have these."""
+        """Give these folders to the ``with`` blocks that are entered again."""
         self._again = list(folders)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Follow what the cell makes, until the end of the ``with`` block."""
+        """Follow the folders that the cell makes, in the ``with`` block."""
         make, remove = tempfile.mkdtemp, tempfile.TemporaryDirectory._rmtree  # type: ignore[attr-defined]
 
         def mkdtemp(*args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class TemporaryFolders:
 
 
 def _user_makes() -> bool:
-    """Return whether the user's code itself has called what calls this, or a `TemporaryDirectory` that did: not a library's."""
+    """Return whether the user's code itself, and not a library, makes the call or the `TemporaryDirectory`."""
     frame = sys._getframe(2)
     if frame.f_code.co_filename == tempfile.__file__ and frame.f_back is not None:
         frame = frame.f_back

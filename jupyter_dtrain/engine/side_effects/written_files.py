@@ -1,13 +1,12 @@
 """Files that the cell writes, written once: by rank 0.
 
-The cell runs on every rank, and what it writes is one file: a line appended to a log must not be there as often as there are
-ranks, and no rank may read a checkpoint that another is just writing. So on the other ranks what the cell writes into the notebook's
-folder, or with ``torch.save`` and PyTorch's profiler, goes into a folder of the rank's own, and is read from there. What they remove or
-rename, and folders that they make, rank 0 does: it says how it has fared with a folder (:mod:`.made_folders`), and the others fare
-the same.
+The cell runs on every rank, but has one set of files: a line must not be appended to a log once per rank, and no rank may read a
+checkpoint while another writes it. So on the other ranks, what the cell writes into the notebook's folder, or with ``torch.save`` and
+PyTorch's profiler, goes into a folder of the rank's own, and is read from there. Only rank 0 removes and renames files and makes folders:
+it reports the result for each folder (:mod:`.made_folders`), which the others then get.
 
-Only Python's own ways are followed (``open``, `os`, ``torch.save``, the trace of a profile), and only where the user's code is what calls;
-libraries that write by themselves, caches and this project's checkpoints are left alone.
+Handled are Python's own functions (``open``, `os`, ``torch.save``, traces of a profiler), and only where the user's code calls them.
+Libraries that write by themselves, caches and this project's checkpoints are not touched.
 """
 
 from __future__ import annotations
@@ -37,21 +36,21 @@ CLOCK_STEP = 20_000_000  # ns by which the times of files may lag behind the clo
 
 
 class OwnFiles:
-    """What a rank other than 0 writes, for the time of a run.
+    """The files that a rank other than 0 writes during a run.
 
     Parameters
     ----------
     start : CellStart
-        When the cell was about to run: what has changed since, rank 0 has changed.
+        The time when the cell began: later changes are rank 0's.
     word : FolderChannel
-        What rank 0 says of folders.
+        Reports of rank 0 about folders.
     temporary : TemporaryFolders
         Folders of the rank's own.
 
     Attributes
     ----------
     own : dict of str to str
-        Where the cell has written, and where that is.
+        The rank's own path of each file that the cell has written.
     """
 
     def __init__(self, *, start: CellStart, word: FolderChannel, temporary: TemporaryFolders) -> None:
@@ -65,9 +64,9 @@ class OwnFiles:
 
     @contextmanager
     def installed(self, besides: Iterable[tuple[Any, str, Callable[..., Any]]] = ()) -> Iterator[None]:
-        """Follow what the cell does with files, until the end of the ``with`` block; what it wrote is gone then.
+        """Follow what the cell does with files, in the ``with`` block; the rank's own files are removed at its end.
 
-        `besides`: who has another function that does something with files, its name, and what takes its place.
+        `besides`: owner, name and replacement of other functions that concern files.
         """
         # In a folder of the cluster's own, which is removed with the cluster: a rank that is killed removes nothing.
         folder = os.environ.get("IPP_PROFILE_DIR")
@@ -99,15 +98,15 @@ class OwnFiles:
     # -- where something is ------------------------------------------------------------------------------------------
 
     def is_here(self, path: str | None) -> bool:
-        """Return whether what is written to `path` is followed: in the notebook's folder, or where the cell has written before."""
+        """Return whether writes to `path` are followed: in the notebook's folder, or where the cell has written before."""
         return path is not None and (path in self.own or path.startswith(self._folder))
 
     def is_gone(self, path: str | None) -> bool:
-        """Return whether the cell has removed what was at `path`."""
+        """Return whether the cell has removed the file at `path`."""
         return path is not None and any(path == gone or path.startswith(gone + os.sep) for gone in self._gone)
 
     def is_there(self, path: str) -> bool:
-        """Return whether the cell finds something at `path`, a link that leads nowhere too."""
+        """Return whether the cell finds something at `path`, be it a broken link."""
         if path in self.own:
             return os.path.lexists(self.own[path])
         with suppress(OSError):
@@ -116,15 +115,15 @@ class OwnFiles:
         return False
 
     def _is_from_before(self, path: str) -> bool:
-        """Return whether there is something that nobody has changed since the cell began."""
+        """Return whether there is a file that has not changed since the cell began."""
         with suppress(OSError):
             return self._stat(path).st_mtime_ns < self._before
         return False
 
     def instead(self, path: str, *, keep: bool, there: bool = False) -> str:
-        """Return where the rank writes what the cell writes to `path`, with what was there before if it is to `keep` that.
+        """Return the rank's own path for writes to `path`; with `keep`, its contents are copied there first.
 
-        Rank 0 may have written already what the cell writes now; where something has to be `there`, that is better than nothing.
+        Rank 0 may already have written what the cell writes now. If the file has to be `there`, that content is used all the same.
         """
         own = self.own.get(path)
         if own is None:
@@ -141,7 +140,7 @@ class OwnFiles:
         return own
 
     def look_again(self) -> None:
-        """Look at what is on the disk: rank 0 has done there, and let commands do, what the cell has done so far."""
+        """Read the disk again, where rank 0 and its commands have made all changes of the cell so far."""
         self._gone.clear()
 
     # -- what the cell does ------------------------------------------------------------------------------------------
