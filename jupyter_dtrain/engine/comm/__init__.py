@@ -1,1 +1,1 @@
-"""How the ranks of a run meet and what they exchange: over shared memory on one host, else over PyTorch's process group or its store."""
+"""Rendezvous and communication of a run's ranks: over shared memory on one host, otherwise over PyTorch's process group or its store."""

@@ -1,8 +1,8 @@
-"""Memory of each rank that all ranks may read at any time, without a word of the one that has it.
+"""Memory of each rank that all ranks may read at any time, without its owner taking part.
 
-Ranks come to one layer of a model in different orders: `addmm` on one of them is `matmul` and `add` on another. A collective there would
-wait for ever. So what is to be fetched lies in memory that has a file: the others read that file, into memory of their own (from another
-host by a thread there, :mod:`.rank_server`). Whoever changes what lies there sees to it that nobody reads it meanwhile.
+Ranks may reach the layers of a model in different orders: `addmm` on one rank is `matmul` and `add` on another. A collective there would
+deadlock. Therefore shards to be fetched lie in an in-memory file that other ranks read into their own memory (from another host through a
+thread there, :mod:`.rank_server`). Whoever changes the memory must ensure that nobody reads it meanwhile.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ ALIGNED = 64  # bytes
 
 
 class Arena:
-    """Memory of every rank, of its own size each. Collective.
+    """Memory of every rank, of any size for each. Collective.
 
     Parameters
     ----------
     memory : SharedMemory
         Connects the ranks.
     num_bytes : int
-        Of this rank.
+        Size of this rank's memory.
     others : SharedMemory, optional
-        Connects other ranks, which are to read it as well.
+        Connects further ranks that may read it too.
     """
 
     def __init__(self, memory: SharedMemory, num_bytes: int, *, others: SharedMemory | None = None) -> None:
@@ -42,19 +42,19 @@ class Arena:
             self._files_of_others = {} if others is None else others.open_files(file)
             self._memory = memory
         finally:
-            os.close(file)  # what is mapped stays
+            os.close(file)  # the mapping stays valid
         weakref.finalize(self, _close, (*self._files.values(), *self._files_of_others.values()))
 
     def own(self, offset: int, num_bytes: int) -> torch.Tensor:
-        """Return a part of this rank's memory as bytes."""
+        """Return a part of this rank's memory as a tensor of bytes."""
         return self._own[offset : offset + num_bytes]
 
     def read(self, rank: int, offset: int, into: torch.Tensor) -> None:
-        """Fill `into`, a flat tensor of bytes on the CPU, with what lies at `offset` of another rank's memory."""
+        """Fill `into`, a flat tensor of bytes on the CPU, from `offset` of another rank's memory."""
         self._read(self._files[rank], offset, into)
 
     def read_of_others(self, rank: int, offset: int, into: torch.Tensor) -> None:
-        """Do what :meth:`read` does, of a rank as it is numbered among the others."""
+        """Read as :meth:`read` does, from a rank numbered among `others`."""
         self._read(self._files_of_others[rank], offset, into)
 
     def _read(self, file: PeerFile, offset: int, into: torch.Tensor) -> None:
@@ -64,7 +64,7 @@ class Arena:
 
 
 def offsets(sizes: Sequence[int]) -> list[int]:
-    """Return where things of `sizes` bytes lie one behind the other, and last where they end."""
+    """Return the aligned offsets of consecutive blocks of `sizes` bytes, and the end of the last."""
     found = [0]
     for size in sizes:
         found.append(found[-1] + -(-size // ALIGNED) * ALIGNED)

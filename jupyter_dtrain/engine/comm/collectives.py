@@ -1,4 +1,4 @@
-"""Sums over ranks and parts put together: over shared memory where the ranks have some, else by their process group.
+"""Collectives over shared memory if the ranks have it, otherwise over their process group.
 
 The ranks are those over which batches are sharded (:mod:`.batch_ranks`).
 """
@@ -20,11 +20,11 @@ from .shared_memory import SharedMemory, in_pieces
 from .transforms import outside_transforms
 
 PIECE = 1 << 25
-"""Bytes that are put together for one broadcast at most."""
+"""Most bytes that are concatenated for one broadcast."""
 
 
 def all_reduce(tensor: torch.Tensor) -> None:
-    """Put the sum of all ranks' `tensor`, which is contiguous, in its place."""
+    """Replace the contiguous `tensor` by the sum over all ranks."""
     shared = _shared_for(tensor)
     if shared is not None:
         shared.all_reduce(tensor)
@@ -33,9 +33,9 @@ def all_reduce(tensor: torch.Tensor) -> None:
 
 
 def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
-    """Put each rank's `own` in its place in `parts`; all are contiguous and of one size.
+    """Fill `parts` with each rank's `own`, in rank order; all are contiguous and of one size.
 
-    The ranks are as many as there are `parts`: those over which batches are sharded, or all.
+    The number of `parts` selects the ranks: those over which batches are sharded, or all.
     """
     shared = memory_of(len(parts)) if own.device.type == "cpu" else None
     if shared is not None:
@@ -45,7 +45,7 @@ def all_gather(parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
 
 
 def broadcast(tensor: torch.Tensor) -> Callable[[], object]:
-    """Begin to put rank 0's `tensor`, which is contiguous, in the place of the others'; return what ends it."""
+    """Begin to replace the contiguous `tensor` by that of rank 0; return the function that waits for completion."""
     shared = _shared_for(tensor)
     if shared is not None:
         shared.broadcast(tensor)
@@ -56,14 +56,14 @@ def broadcast(tensor: torch.Tensor) -> Callable[[], object]:
 
 
 def exchange(parts: Sequence[Sequence[torch.Tensor]], *, device: torch.device) -> None:
-    """Let all ranks have what each has.
+    """Send each rank's tensors to all ranks.
 
     Parameters
     ----------
     parts : sequence of sequence of Tensor
-        As :meth:`.SharedMemory.exchange` takes them, but of any device.
+        As in :meth:`.SharedMemory.exchange`, but on any device.
     device : torch.device
-        By which they go: of one type on all ranks.
+        Device for the broadcasts, of the same type on all ranks.
     """
     shared = batch_memory()
     if shared is not None and device.type == "cpu":
@@ -88,7 +88,7 @@ def _broadcast_from(source: int, piece: Sequence[torch.Tensor], device: torch.de
 
 
 def all_gather_object(value: Any, memory: SharedMemory | None = None) -> list[Any]:
-    """Return every rank's `value`, in rank order: what can be pickled. The ranks are those that `memory` connects, if it is given."""
+    """Return the picklable `value` of every rank, in rank order: of those that `memory` connects, or over which batches are sharded."""
     with outside_transforms():
         shared = batch_memory() if memory is None else memory
         if shared is None:
@@ -101,11 +101,11 @@ def all_gather_object(value: Any, memory: SharedMemory | None = None) -> list[An
         most = max(int(size) for size in sizes)
         texts = [torch.empty(most, dtype=torch.uint8, device="cpu") for _ in sizes]
         shared.all_gather(texts, torch.frombuffer(bytearray(pickled.ljust(most)), dtype=torch.uint8))
-        return [pickle.loads(text.numpy().data) for text in texts]  # what lies behind its end is not read
+        return [pickle.loads(text.numpy().data) for text in texts]  # `loads` ignores the padding
 
 
 def of_rank0(value: Any) -> Any:
-    """Return rank 0's `value`: what can be pickled. A collective of all ranks; where they share memory, rank 0 waits for nobody."""
+    """Return rank 0's picklable `value`. A collective of all ranks; with shared memory, rank 0 does not wait for the others."""
     shared = shared_memory()
     if shared is not None:
         if shared.rank == 0:
@@ -119,7 +119,7 @@ def of_rank0(value: Any) -> Any:
 
 
 def scatter_object(values: Sequence[Any] | None, source: int) -> Any:
-    """Return this rank's of the `values` that rank `source` has, one for each rank: what can be pickled. Collective."""
+    """Return this rank's entry of the picklable `values` that rank `source` has, one for each rank. Collective."""
     with outside_transforms():
         shared, rank, world_size = batch_memory(), batch_rank(), num_batch_ranks()
         if shared is None:
@@ -147,12 +147,12 @@ def _shared_for(tensor: torch.Tensor) -> SharedMemory | None:
 
 
 def reducer_group() -> dist.ProcessGroup | None:
-    """Return the group for PyTorch's reducer, ``None`` for the default one."""
+    """Return the group for PyTorch's reducer; ``None`` for the default group."""
     return None if batch_memory() is None else _ReducerGroup()
 
 
 class _ReducerGroup(dist.ProcessGroup):
-    """The default group, whose sums go over shared memory. What else the reducer asks for is the default group's."""
+    """The default group with sums over shared memory; other collectives of the reducer use the default group."""
 
     def __init__(self) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size())  # type: ignore[call-arg]  # as PyTorch's own tests do
@@ -160,7 +160,7 @@ class _ReducerGroup(dist.ProcessGroup):
         self._group = dist.group.WORLD
 
     def getBackendName(self) -> str:  # noqa: N802 - PyTorch's name
-        return "shared_memory"  # one that PyTorch knows is asked for more
+        return "shared_memory"  # PyTorch expects more methods of a backend that it knows
 
     def allreduce(self, tensors: Any, options: Any = None) -> dist.Work:  # type: ignore[override]
         is_sum = options is None or options.reduceOp == dist.ReduceOp.SUM
@@ -179,7 +179,7 @@ class _ReducerGroup(dist.ProcessGroup):
 
 
 class _Done(dist.Work):
-    """A collective that has ended."""
+    """A completed collective."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()

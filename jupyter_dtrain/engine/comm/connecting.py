@@ -1,4 +1,4 @@
-"""How ranks get connections over which they share memory: those of one host, or of several."""
+"""Connections between ranks that share memory: of one host, or of several."""
 
 from __future__ import annotations
 
@@ -26,74 +26,76 @@ class Connector(ABC):
 
     @abstractmethod
     def peers(self, store: Store, *, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> Peers | None:
-        """Connect some ranks, each with `size` bytes to write to. Collective among them.
+        """Connect some ranks, each with `size` bytes of memory to write to. Collective among them.
 
         Parameters
         ----------
         store : Store
-            Where these ranks alone meet.
+            A store that only these ranks use.
         rank : int
-            Of this process, as it is numbered among them.
+            This process's number among them.
         ranks : sequence of int
-            Those of the generation.
+            Their ranks in the generation.
+        size : int
+        timeout : timedelta
 
         Returns
         -------
         Peers, optional
-            ``None`` on all of them where one cannot.
+            ``None`` on all of them if one cannot be connected.
         """
 
     @abstractmethod
     def mailbox(self, memory: SharedMemory, ranks: Sequence[int]) -> Mailbox:
-        """Return what some of the ranks that `memory` connects write to each other by. Collective among all of them."""
+        """Return a mailbox for some of the ranks that `memory` connects. Collective among all of these."""
 
     def neighbour(self) -> int | None:
-        """Return the rank of another host that keeps copies for this one; ``None``: there is no other host."""
+        """Return the rank on another host that keeps this rank's snapshot replica; ``None`` if there is no other host."""
         return None
 
-    def call(self, rank: int, purpose: str) -> socket.socket:  # noqa: ARG002  # on one host nobody calls
-        """Return a new connection with another rank, whose thread does there what it answers this purpose with.
+    def call(self, rank: int, purpose: str) -> socket.socket:  # noqa: ARG002  # unused on one host
+        """Return a new connection to another rank, which a thread there serves according to `purpose`.
 
         Raises
         ------
         OSError
-            It cannot be reached.
+            The rank cannot be reached.
         """
         raise ConnectionError(f"rank {rank} is on this host")
 
-    def answer(self, purpose: str, do: Callable[[socket.socket], None]) -> None:  # noqa: B027  # on one host nobody calls
-        """Let `do` be called with each connection that others make for a purpose, in a thread of its own."""
+    def answer(self, purpose: str, do: Callable[[socket.socket], None]) -> None:  # noqa: B027  # unused on one host
+        """Serve each connection that other ranks make for `purpose` by calling `do`, in a thread of its own."""
 
-    def cut(self) -> None:  # noqa: B027  # on one host a process that ends is seen
-        """End connections to ranks of other hosts, so that who waits for a silent one gets an error. Any thread may call this."""
+    def cut(self) -> None:  # noqa: B027  # on one host the end of a process is noticed
+        """Shut down connections to other hosts, so that whoever waits for a silent rank gets an error. Any thread may call this."""
 
-    def close(self) -> None:  # noqa: B027  # files of one host are who has opened them
-        """Let nobody read anything of this rank any more."""
+    def close(self) -> None:  # noqa: B027  # on one host files stay readable for those who opened them
+        """Stop other ranks from reading anything of this rank."""
 
 
 class OneHost(Connector):
     """Connects ranks of one host."""
 
     def peers(self, store: Store, *, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> Peers | None:
-        """Connect them over Unix sockets and memory."""
+        """Connect the ranks over Unix sockets and shared memory."""
         return Peers.rendezvous(store, rank=rank, world_size=len(ranks), size=size, timeout=timeout)
 
     def mailbox(self, memory: SharedMemory, ranks: Sequence[int]) -> Mailbox:
-        """Return one of files."""
+        """Return a mailbox that uses files in memory."""
         return FileMailbox(memory, ranks)
 
 
 class SeveralHosts(Connector):
-    """Connects ranks on whichever hosts. Collective.
+    """Connects ranks on any hosts. Collective.
 
     Parameters
     ----------
     store : Store
-        Where all of them meet.
+        Used by all ranks.
     host : str
-        The address of this one's.
+        Address of this host.
     key : bytes
-        What they alone know.
+        Secret of the generation's ranks.
     rank, world_size : int
     timeout : timedelta
     """
@@ -115,7 +117,7 @@ class SeveralHosts(Connector):
             raise
 
     def peers(self, store: Store, *, rank: int, ranks: Sequence[int], size: int, timeout: timedelta) -> Peers:
-        """Connect them over TCP, or, a group of one host that can be, over its memory."""
+        """Connect the ranks over TCP; a subgroup on one host over shared memory if possible."""
         if len(ranks) < len(self._addresses) and len({self._addresses[other][0] for other in ranks}) == 1:
             near = Peers.rendezvous(store, rank=rank, world_size=len(ranks), size=size, timeout=timeout)
             if near is not None:
@@ -127,17 +129,17 @@ class SeveralHosts(Connector):
         return found
 
     def mailbox(self, memory: SharedMemory, ranks: Sequence[int]) -> Mailbox:
-        """Return one of connections."""
+        """Return a mailbox that uses connections."""
         self._num_mailboxes += 1
         return HostMailbox(memory, ranks, self._links(f"mail {self._num_mailboxes}", ranks, GREETING))
 
     def _links(self, what: str, ranks: Sequence[int], timeout: timedelta) -> dict[int, socket.socket]:
-        """Return a connection with each other of some ranks, by its place among them. Collective among them.
+        """Return connections to the other ranks among `ranks`, by position. Collective among these.
 
         Raises
         ------
         OSError
-            One cannot be reached, or does not come.
+            A rank cannot be reached, or does not connect in time.
         """
         name = f"{what} of {','.join(map(str, ranks))}"
         found: dict[int, socket.socket] = {}
@@ -156,7 +158,7 @@ class SeveralHosts(Connector):
         return found
 
     def neighbour(self) -> int | None:
-        """Return a rank of the host that comes next by the numbers of ranks: another one for each of this host, as far as there are."""
+        """Return a rank on the next host in rank order, spread evenly over that host's ranks; ``None`` if there is only one host."""
         of_hosts: dict[object, list[int]] = {}
         for rank, (host, _) in enumerate(self._addresses):
             of_hosts.setdefault(host, []).append(rank)
@@ -166,7 +168,7 @@ class SeveralHosts(Connector):
         return None if len(hosts) == 1 else after[of_hosts[hosts[own]].index(self._rank) % len(after)]
 
     def call(self, rank: int, purpose: str) -> socket.socket:
-        """Return a new connection with another rank."""
+        """Return a new connection to another rank."""
         if self._is_cut:
             raise ConnectionError("this rank leaves")
         made = call(self._addresses[rank], key=self._key, rank=self._rank, purpose=purpose, limit=GREETING)
@@ -174,11 +176,11 @@ class SeveralHosts(Connector):
         return made
 
     def answer(self, purpose: str, do: Callable[[socket.socket], None]) -> None:
-        """Let `do` be called with each connection that others make for a purpose."""
+        """Serve each connection that other ranks make for `purpose` by calling `do`."""
         self._server.answers[purpose] = do
 
     def cut(self) -> None:
-        """End connections to others."""
+        """Shut down all connections to other ranks."""
         self._is_cut = True
         for made in list(self._calls):
             shut(made)
@@ -186,6 +188,6 @@ class SeveralHosts(Connector):
             peers.cut()
 
     def close(self) -> None:
-        """End all connections."""
+        """Shut down all connections and the server."""
         self.cut()
         self._server.close()

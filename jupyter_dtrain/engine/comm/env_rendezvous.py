@@ -1,7 +1,7 @@
-"""``env://`` for a cell that distributes itself: PyTorch's rendezvous by environment variables, but by file.
+"""``env://`` rendezvous for a cell that distributes itself, through a file instead of PyTorch's TCP store.
 
-PyTorch's own makes rank 0 listen on every interface of the host, and asks nobody who they are; Lightning, accelerate and Hugging Face's
-Trainer unpickle what comes of it. As ``torchrun`` does, the cell is given a meeting place that is there already.
+PyTorch's own rendezvous makes rank 0 listen on every interface of the host without authentication, and Lightning, accelerate and Hugging
+Face's Trainer unpickle what they receive over it. As ``torchrun`` does, the cell gets an existing rendezvous.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ADDRESS = "127.0.0.1"
 
 
 def free_port() -> int:
-    """Return a port that is free on this host now."""
+    """Return a currently free port of this host."""
     with socket.create_server((ADDRESS, 0)) as server:
         port: int = server.getsockname()[1]
         return port
@@ -37,7 +37,7 @@ def free_port() -> int:
 def env_rendezvous(rendezvous: Rendezvous, environment: Mapping[str, str]) -> Iterator[None]:
     """Let ``env://`` meet at `rendezvous`, until the end of the ``with`` block.
 
-    Where the cell has changed `environment`, or has forked, it means to meet others, and PyTorch's own way is taken.
+    If the cell has changed `environment`, or has forked, it means to meet other processes, and PyTorch's own rendezvous is used.
     """
     handlers: dict[str, Any] = sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers
     by_store = handlers["env"]
@@ -50,8 +50,8 @@ def env_rendezvous(rendezvous: Rendezvous, environment: Mapping[str, str]) -> It
         query = parse_qs(urlparse(url).query)
         rank = int(query.get("rank", [os.environ["RANK"]])[0])
         world_size = int(query.get("world_size", [os.environ["WORLD_SIZE"]])[0])
-        # One for each group that the cell makes, one after the other: a file keeps what was said.
-        assert isinstance(rendezvous.endpoint, FileEndpoint)  # programs run on one host
+        # A store for each group that the cell makes in turn, since a file keeps earlier keys.
+        assert isinstance(rendezvous.endpoint, FileEndpoint)  # `--strategy none` runs on one host
         store = FileStore(f"{rendezvous.endpoint.path}.{next(numbers)}", world_size)
         store.set_timeout(timeout)
         all_come(store, rank=rank, world_size=world_size, limit=timeout)

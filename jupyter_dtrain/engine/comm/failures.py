@@ -1,4 +1,4 @@
-"""Errors of one rank, as the others are told of them: what is needed to raise the same there."""
+"""Serialize an error of one rank so that the others can raise the same error."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from ...serialization.python_reducers import made_exception
 from ..user_frames import is_users
 
 Failures = list[bytes | None]
-"""What each rank tells of its error, ``None`` where it has none."""
+"""The serialized error of each rank, ``None`` for ranks without one."""
 
-LONGEST = 1 << 15  # bytes of an error; one that takes more goes as a text
-_DEPTH = 4  # causes of causes
+LONGEST = 1 << 15  # most bytes of an error; a larger one is reduced to its text
+_DEPTH = 4  # depth of the chain of causes
 
 
 class FailedElsewhere(BaseException):
-    """In place of the result of an exchange: another rank has failed before it.
+    """Raised in place of the result of an exchange: another rank has failed before it.
 
-    Not an ``Exception``, as nothing on the way is to catch it.
+    Not an ``Exception``, so that no handler on the way catches it.
 
     Parameters
     ----------
     failures : list
-        What each rank tells.
+        The serialized error of each rank.
     """
 
     def __init__(self, failures: Failures) -> None:
@@ -34,7 +34,7 @@ class FailedElsewhere(BaseException):
 
 
 def to_bytes(error: BaseException) -> bytes:
-    """Return `error` in bytes."""
+    """Return `error` serialized, in at most `LONGEST` bytes if possible."""
     content = (_described(error), _place(error))
     for value in (content, (_shortened(error), content[1])):
         pickled = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
@@ -44,20 +44,20 @@ def to_bytes(error: BaseException) -> bytes:
 
 
 def error_of(failure: bytes, rank: int) -> BaseException:
-    """Return the error that `rank` has told of: of the same type, with the same message and attributes."""
+    """Return the error of `rank` from its serialized form: same type, message and attributes."""
     described, _ = pickle.loads(failure)
     error = _made(described)
-    with suppress(Exception):  # one with slots
+    with suppress(Exception):  # an error class with slots
         error.__dict__[RAISED_ON] = rank
     return error
 
 
 RAISED_ON = "_raised_on_rank"
-"""Attribute of an error that another rank has raised, and this one only repeats."""
+"""Attribute of an error that was first raised on another rank; its value is that rank."""
 
 
 def text_of(failure: bytes) -> str:
-    """Return the error in words: its type, its message and the user's line."""
+    """Return a description of the error: its type, its message and the user's line."""
     with suppress(Exception):
         described, place = pickle.loads(failure)
         return f"{described['name'].rpartition('.')[2]}{place} ({described['text'] or 'without a message'})"
@@ -86,7 +86,7 @@ def _shortened(error: BaseException) -> dict[str, Any]:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # a `__str__` of the user's that fails
+    except Exception:  # the user's `__str__` fails
         return ""
 
 
@@ -113,7 +113,7 @@ def _made(described: dict[str, Any]) -> BaseException:
 
 
 def _kind(module: str, name: str) -> type[BaseException] | None:
-    """Return the class of an error here: the youngest of that name, as a cell may have been run twice."""
+    """Return the error class of that name in this process: the latest, since a cell that ran twice defined it twice."""
     found = [kind for kind in _kinds(BaseException) if kind.__module__ == module and kind.__qualname__ == name]
     return found[-1] if found else None
 
@@ -125,7 +125,7 @@ def _kinds(kind: type[BaseException]) -> Iterator[type[BaseException]]:
 
 
 def _place(error: BaseException) -> str:
-    """Return the last line of the user's own that the error has gone through, as `` at line 3``; of no line an empty text."""
+    """Return the last line of user code in the error's traceback, as `` at line 3``; empty if there is none."""
     line, trace = None, error.__traceback__
     while trace is not None:
         filename = trace.tb_frame.f_code.co_filename

@@ -1,6 +1,6 @@
-"""Messages with tensors between ranks of several hosts, which both may be at work meanwhile: over a connection of every two of them.
+"""Point-to-point messages with tensors between ranks on several hosts, over a connection for each pair of ranks.
 
-A thread for each other rank takes in what it sends, so nobody waits with sending until another reads.
+A thread for each other rank receives its messages, so that no sender waits for a reader.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from .mailbox import Mailbox, Meta, flattened
 from .rank_server import exactly, fill, shut
 from .shared_memory import SharedMemory
 
-_FRAME = struct.Struct("=QI")  # bytes of the message, and how many tensors there are
+_FRAME = struct.Struct("=QI")  # bytes of the message, number of tensors
 _SIZE = struct.Struct("=Q")
 _Arrived = deque[tuple[bytes, list[torch.Tensor]]]
 
 
 class HostMailbox(Mailbox):
-    """That of ranks on whichever hosts.
+    """A mailbox of ranks on any hosts.
 
     Parameters
     ----------
     memory, ranks
-        As of :class:`.Mailbox`.
+        As in :class:`.Mailbox`.
     links : mapping of int to socket
-        To the other ranks, as these are numbered here.
+        Connections to the other ranks, by their numbers in the mailbox.
     """
 
     def __init__(self, memory: SharedMemory, ranks: Sequence[int], links: Mapping[int, socket.socket]) -> None:
@@ -52,7 +52,7 @@ class HostMailbox(Mailbox):
         weakref.finalize(self, _end, [*self._links.values(), self._news, news])
 
     def send(self, rank: int, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
-        """Send it, whatever the other rank does meanwhile."""
+        """Send a message, whatever the other rank is doing."""
         flat, metas, end = flattened(tensors)
         text = pickle.dumps((message, metas), protocol=pickle.HIGHEST_PROTOCOL)
         link = self._links[rank]
@@ -62,13 +62,13 @@ class HostMailbox(Mailbox):
                 link.sendall(data)
         except OSError as error:
             raise RuntimeError(f"Connection with rank {self._ranks[rank]}: it has left.") from error
-        except BaseException:  # an interrupt: nobody knows any more where the next message begins
+        except BaseException:  # an interrupt: the stream's message boundaries are lost
             shut(link)
             raise
         self.num_bytes += end
 
     def received(self) -> Iterator[tuple[int, Any, list[torch.Tensor]]]:
-        """Give what threads have taken in."""
+        """Yield the messages that the receiving threads have stored."""
         for rank, arrived in self._arrived.items():
             while arrived:
                 text, flat = arrived.popleft()
@@ -84,12 +84,12 @@ class HostMailbox(Mailbox):
 
 
 def _as(meta: Meta, data: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that lies in `data` as it lay where it was sent from: no view, as nobody else has that memory."""
+    """Return a tensor over the buffer `data`, which no other tensor uses, with the shape and strides that it was sent with."""
     return torch.empty(0, dtype=meta.dtype, device="cpu").set_(data.untyped_storage(), 0, meta.shape, meta.stride)
 
 
 def _take_in(link: socket.socket, arrived: _Arrived, news: socket.socket) -> None:
-    with suppress(OSError, EOFError):  # the other has left, or this rank has
+    with suppress(OSError, EOFError):  # the other rank or this rank has left
         while True:
             size, number = _FRAME.unpack(exactly(link, _FRAME.size))
             sizes = [_SIZE.unpack(exactly(link, _SIZE.size))[0] for _ in range(number)]
@@ -99,7 +99,7 @@ def _take_in(link: socket.socket, arrived: _Arrived, news: socket.socket) -> Non
                 if length:
                     fill(link, flat[-1].numpy().data)
             arrived.append((text, flat))
-            with suppress(BlockingIOError):  # it has not looked at earlier news yet
+            with suppress(BlockingIOError):  # the socket is full of earlier wake-ups
                 news.send(b"+")
 
 

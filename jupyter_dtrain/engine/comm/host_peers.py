@@ -1,9 +1,9 @@
-"""Connections between ranks that may be on several hosts: what a rank shows of its memory is sent along with its next message.
+"""Connections between ranks on any hosts that emulate shared memory: written parts are sent along with the next message.
 
-Each rank has a copy of what the others show. A part of it is written over when its rank shows that part again, which it does when this one
-has said that it has read it: what shared memory is to ranks of one host (``peers.py``), and with the same messages.
+Each rank has a copy of the other ranks' memory. A part of the copy is overwritten when its owner shows that part again, which it does only
+after this rank's message that it has read it. The messages are the same as between ranks of one host (``peers.py``).
 
-A thread for each other rank takes in what it sends, so nobody waits with sending until another reads.
+A thread for each other rank receives its messages, so that no sender waits for a reader.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from .peer_files import FileReader, PeerFile, RemoteFile
 from .peers import Peers
 from .rank_server import RankServer, exactly, fill, shut
 
-_FRAME = struct.Struct("=II")  # how many parts of the memory, and bytes of the message
+_FRAME = struct.Struct("=II")  # number of memory parts, bytes of the message
 _PART = struct.Struct("=QQ")  # begin and end
 _NUMBER = struct.Struct("=Q")
 
 
 class HostPeers(Peers):
-    """A rank's connections to all others, on whichever hosts.
+    """A rank's connections to all others, on any hosts.
 
     Parameters
     ----------
     rank : int
     links : dict of int to socket
-        By rank, over which they send.
+        By rank: connections for messages.
     again : dict of int to callable
-        By rank, what makes another connection, by which its files are read.
+        By rank: makes a further connection, for reading the rank's files.
     server : RankServer
-        Of this rank, by which they read its own.
+        The server of this rank, through which others read its files.
     size : int
         Bytes that each rank can write to.
     timeout : timedelta
-        Time that a message is waited for.
+        Longest wait for a message.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class HostPeers(Peers):
                 parts.append((start, stop))
 
     def send(self, message: bytes) -> None:
-        """Send a few bytes to every other rank, and what it is shown."""
+        """Send a short message to every other rank, with the memory parts shown to it."""
         own = memoryview(self.memory[self.rank])
         for rank, stream in self._streams.items():
             parts, self._shown[rank] = self._shown[rank], []
@@ -79,7 +79,7 @@ class HostPeers(Peers):
                 raise self._lost(rank) from error
 
     def open_files(self, file: int) -> dict[int, PeerFile]:
-        """Let every other rank read an open file, and return theirs by rank."""
+        """Let every other rank read an open file, and return their files by rank."""
         number = self._server.offer(file, len(self._streams))
         self.send(HELLO.pack(self.rank) + _NUMBER.pack(number))
         found: dict[int, PeerFile] = {}
@@ -90,20 +90,20 @@ class HostPeers(Peers):
         return found
 
     def cut(self) -> None:
-        """End all connections, so that who waits in one gets an error. Any thread may call this."""
+        """Shut down all connections, so that waiting threads get an error. Any thread may call this."""
         for stream in self._streams.values():
             stream.shut()
         for reader in self._readers.values():
             reader.cut()
 
     def close(self) -> None:
-        """End the connections; what other ranks have opened can be read still."""
+        """Shut down the message connections; files that other ranks have opened stay readable."""
         for stream in self._streams.values():
             stream.shut()
         super().close()
 
     def forget(self) -> None:
-        """Let go of the connections without ending them."""
+        """Close the sockets without shutting down the connections."""
         super().forget()
         for stream in self._streams.values():
             stream.forget()
@@ -112,12 +112,12 @@ class HostPeers(Peers):
 
 
 class _Stream:
-    """What goes to another rank and comes from it.
+    """A connection to another rank.
 
     Attributes
     ----------
     received : socket
-        Has its messages, once what it shows with them is in the copy of its memory.
+        Delivers the rank's messages after the memory parts sent with them have been copied.
     """
 
     def __init__(self, link: socket.socket, memory: mmap.mmap, timeout: timedelta) -> None:
@@ -127,7 +127,7 @@ class _Stream:
         threading.Thread(target=self._take_in, name="dtrain-peer", daemon=True).start()
 
     def send(self, message: bytes, parts: Sequence[tuple[int, memoryview]]) -> None:
-        """Send a message, and before it parts of this rank's memory with where they begin."""
+        """Send parts of this rank's memory with their offsets, then a message."""
         head = _FRAME.pack(len(parts), len(message)) + b"".join(_PART.pack(start, start + len(part)) for start, part in parts)
         if not parts:
             self._link.sendall(head + message)
@@ -139,7 +139,7 @@ class _Stream:
 
     def _take_in(self) -> None:
         own = memoryview(self._memory)
-        with suppress(OSError, EOFError, ValueError):  # the other has left, or this rank has
+        with suppress(OSError, EOFError, ValueError):  # the other rank or this rank has left
             while True:
                 num_parts, size = _FRAME.unpack(exactly(self._link, _FRAME.size))
                 parts = [_PART.unpack(exactly(self._link, _PART.size)) for _ in range(num_parts)]
@@ -150,11 +150,11 @@ class _Stream:
         self.forget()
 
     def shut(self) -> None:
-        """End it, so that who waits for a message, or with one, gets an error."""
+        """Shut down the connection, so that threads waiting in it get an error."""
         shut(self._link)
         shut(self._pass_on)
 
     def forget(self) -> None:
-        """Let go of it without ending it."""
+        """Close the sockets without shutting down the connection."""
         self._link.close()
         self._pass_on.close()

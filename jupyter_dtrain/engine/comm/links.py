@@ -1,8 +1,8 @@
-"""Gloo's TCP connections between ranks of several hosts: a group is formed only of connections that its ranks have told each other of.
+"""Gloo's TCP connections between ranks on several hosts: a group uses only connections that its ranks have confirmed to each other.
 
-Gloo takes for a rank whoever sends that rank's number first. On one host the system tells whose a socket is (``strangers.py``); of another
-host's it knows nothing. So every rank says, signed with the key that ranks alone have, which connections it has made, and looks whether
-each that has come to it is among those. What is sent over them afterwards is not hidden: the network is trusted not to change it.
+Gloo accepts as a rank whoever sends that rank's number first. On one host the system tells the owner of a socket (``strangers.py``), but
+not for sockets of another host. Therefore every rank publishes the connections that it has made, signed with the key of the generation, and
+checks that each incoming connection is among them. Data sent over them is not encrypted: the network is trusted not to change it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .rank_store import wait_for
 from .sockets import own_sockets
 
 LIMIT = timedelta(seconds=20)
-"""Time for the others to tell of theirs: all have come to the group at one moment."""
+"""Longest wait for the other ranks' lists; all ranks create a group at the same time."""
 _DIGEST, _DIGEST_SIZE = "sha256", 32
 _Pair = tuple[str, int, str, int]
 
@@ -29,30 +29,30 @@ _connected: set[_Pair] = set()
 
 
 def authenticate(key: bytes | None) -> None:
-    """Let groups that are made from here on be formed as above, with this key; ``None``: as on one host."""
+    """Check the connections of groups made from now on, with this key; ``None``: do not, as on one host."""
     global _key
     _key = key
     _connected.clear()
 
 
 def is_asked_for() -> bool:
-    """Return whether groups are formed like that."""
+    """Return whether connections of new groups are checked."""
     return _key is not None
 
 
 def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pair | None]) -> None:
-    """Raise a ``ConnectionError``, and end the connection, where one has come to `ports` that no rank has made. Collective.
+    """Raise a ``ConnectionError`` and shut down the connection if one to `ports` was not made by a rank. Collective.
 
     Parameters
     ----------
     store : torch.distributed.Store
-        Of the group.
+        The group's store.
     rank, size : int
-        In the group.
+        Rank and world size in the group.
     ports : set of int
-        At which this rank listens for it.
+        Ports on which this rank listens for the group.
     before : set
-        Connections that were there before the group.
+        Connections that existed before the group.
     """
     assert _key is not None
     new = [pair for own in own_sockets() if (pair := pair_of(own)) is not None and pair not in before]
@@ -62,7 +62,7 @@ def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pai
     late: DistStoreError | None = None
     try:
         wait_for(store, [f"links/{other}" for other in range(size)], limit=LIMIT)
-    except DistStoreError as error:  # a rank whose place another has taken does not come so far
+    except DistStoreError as error:  # a rank whose place a stranger took never gets here
         late = error
     expected: set[_Pair] = set()
     for other in range(size):
@@ -86,12 +86,12 @@ def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pai
 
 
 def shut_down() -> None:
-    """End all connections of groups."""
+    """Shut down all connections of groups."""
     _end(set(_connected))
 
 
 def pair_of(own: socket.socket) -> _Pair | None:
-    """Return both ends' addresses, ``None``: it is not connected."""
+    """Return the addresses of both ends; ``None`` if the socket is not connected."""
     try:
         return (*_plain(own.getsockname()), *_plain(own.getpeername()))
     except OSError:

@@ -1,7 +1,7 @@
-"""Messages with tensors between any two ranks, which both may be at work meanwhile: no collective.
+"""Point-to-point messages with tensors between any two ranks, without collectives.
 
-On one host each rank has a file in memory that the others read. What it sends lies there until the other has read it, and the other is
-woken. Nobody waits to send: what nobody has read yet makes the file longer. Between hosts they go over connections (``host_mailbox.py``).
+On one host, each rank has an in-memory file that the others read. A message stays in the sender's file until the receiver, which is woken,
+has read it. No sender waits: unread messages make the file longer. Between hosts, messages go over connections (``host_mailbox.py``).
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ import torch
 from .shared_memory import SharedMemory
 
 _WORD = struct.Struct("=Q")
-_PLACE = struct.Struct("=QQ")  # where a message begins, and its bytes
-RING = 256  # messages to one rank that it has not read
-KEPT = 1 << 25  # bytes of the file that are kept when all is read
-LOOK, PATIENCE = 100, 100  # milliseconds between looks at the others, and how many of these they may be elsewhere
+_PLACE = struct.Struct("=QQ")  # offset and size of a message
+RING = 256  # most unread messages to one rank
+KEPT = 1 << 25  # bytes of the file beyond which it is truncated once everything is read
+LOOK, PATIENCE = 100, 100  # milliseconds between checks for ranks in collectives, and how many checks may find some
 _TAG = 0x50495045
 
 
 class Meta(NamedTuple):
-    """A tensor of a message: how it lies, and where."""
+    """dtype, shape, strides and offset of a tensor in a message."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -38,20 +38,20 @@ class Meta(NamedTuple):
 
 
 class Mailbox(ABC):
-    """What this rank sends and receives. Collective.
+    """Sends and receives this rank's messages. Collective.
 
     Parameters
     ----------
     memory : SharedMemory
         Connects the ranks.
     ranks : sequence of int
-        Those that write to each other, this one among them: here they are numbered as they are in it.
+        Ranks that exchange messages, including this one; a mailbox numbers them by their positions here.
 
     Attributes
     ----------
     rank, num_ranks : int
     num_bytes : int
-        That were sent as tensors.
+        Bytes of tensors sent.
     """
 
     def __init__(self, memory: SharedMemory, ranks: Sequence[int]) -> None:
@@ -62,18 +62,18 @@ class Mailbox(ABC):
 
     @abstractmethod
     def send(self, rank: int, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
-        """Leave a message for another rank: what can be pickled, and tensors on the CPU."""
+        """Send a picklable message and CPU tensors to another rank, without waiting for it."""
 
     @abstractmethod
     def received(self) -> Iterator[tuple[int, Any, list[torch.Tensor]]]:
-        """Yield what was sent to this rank and not received yet: by whom, the message, and its tensors."""
+        """Yield ``(sender, message, tensors)`` for each message that has arrived."""
 
     @abstractmethod
     def _awake(self) -> None:
-        """Know that something has come since :attr:`_poll` was asked."""
+        """Consume the wake-up signals that :attr:`_poll` reported."""
 
     def wait(self, work: Callable[[], None], is_over: Callable[[], bool]) -> None:
-        """Do `work`, and again when a message comes, until it `is_over`.
+        """Repeat `work` whenever a message arrives, until `is_over` returns true.
 
         Raises
         ------
@@ -91,16 +91,16 @@ class Mailbox(ABC):
             elif self._memory.is_awaited(self._ranks):
                 elsewhere += 1
                 if elsewhere > PATIENCE:
-                    self._memory.barrier(_TAG)  # which says what is wrong
+                    self._memory.barrier(_TAG)  # raises an error with the cause
                     raise RuntimeError("The ranks are at different lines of the cell: one of them does not call a model that others call.")
 
 
 class FileMailbox(Mailbox):
-    """That of ranks of one host, which read each other's files."""
+    """A mailbox of ranks on one host, which read each other's files."""
 
     def __init__(self, memory: SharedMemory, ranks: Sequence[int]) -> None:
         super().__init__(memory, ranks)
-        # The head of the file: for each other rank how many messages were sent to it, and how many of its own were read; then the rings.
+        # The file's header: for each other rank the number of messages sent to it and of its messages read; then the ring buffers.
         self._head = -(-self.num_ranks * (2 * _WORD.size + RING * _PLACE.size) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._file = os.memfd_create("jupyter-dtrain-mailbox", os.MFD_CLOEXEC)
         os.ftruncate(self._file, self._head)
@@ -117,13 +117,13 @@ class FileMailbox(Mailbox):
         self._poll.register(self._wake, select.POLLIN)
 
     def _of_these(self, files: dict[int, int]) -> dict[int, int]:
-        """Return the files of the other ranks of the mailbox; those of others are closed."""
+        """Return the files of the other ranks in this mailbox, and close the rest."""
         found = {number: files.pop(rank) for number, rank in enumerate(self._ranks) if rank in files}
         _close([*files.values()])
         return found
 
     def send(self, rank: int, message: Any, tensors: Sequence[torch.Tensor] = ()) -> None:
-        """Write it where the other rank reads it."""
+        """Write the message to this rank's file and wake the receiver."""
         flat, metas, end = flattened(tensors)
         text = pickle.dumps((message, metas), protocol=pickle.HIGHEST_PROTOCOL)
         start = -(-(_WORD.size + len(text)) // 64) * 64
@@ -139,7 +139,7 @@ class FileMailbox(Mailbox):
         self.num_bytes += end
 
     def received(self) -> Iterator[tuple[int, Any, list[torch.Tensor]]]:
-        """Read what others have written for this rank."""
+        """Read the messages that others have written for this rank."""
         for rank, head in self._heads.items():
             while self._read[rank] < self._theirs[rank][self.rank * 2]:
                 begin, length = _PLACE.unpack_from(head, self._ring(self.rank, self._read[rank]))
@@ -152,7 +152,7 @@ class FileMailbox(Mailbox):
         os.eventfd_read(self._wake)
 
     def _place(self, rank: int, length: int) -> int:
-        """Return where there is room for a message."""
+        """Return an offset with room for a message of `length` bytes."""
         read = {other: counts[self.rank * 2 + 1] for other, counts in self._theirs.items()}
         self._unread = sorted(one for one in self._unread if one[3] >= read[one[2]])
         if self._sent[rank] - read[rank] >= RING:
@@ -195,12 +195,12 @@ class FileMailbox(Mailbox):
 
 
 def counts_in(memory: mmap.mmap) -> memoryview[int]:
-    """Return memory as counters, each written and read at once: ``pack_into`` of `struct` fills it with zeros first, which others see."""
+    """Return memory as 64-bit counters with atomic access; `struct.pack_into` would write zeros first, visible to other ranks."""
     return memoryview(memory).cast("Q")
 
 
 def flattened(tensors: Sequence[torch.Tensor]) -> tuple[list[memoryview], list[Meta], int]:
-    """Return the bytes of tensors, how each lies and where, if one lies behind the other, and where they end."""
+    """Return the bytes of each tensor, its `Meta` with an offset in a concatenation of all, and the size of that."""
     flat: list[memoryview] = []
     metas: list[Meta] = []
     end = 0
@@ -216,7 +216,7 @@ def flattened(tensors: Sequence[torch.Tensor]) -> tuple[list[memoryview], list[M
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Return whether all of a tensor lies side by side, in whichever order of its dims."""
+    """Return whether a tensor fills its memory without gaps, in any order of its dims."""
     expected = 1
     for stride, size in sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1):
         if stride != expected:

@@ -1,4 +1,4 @@
-"""Where ranks of one host meet: each exchange has a number, and ranks that are not at the same one hear of what was raised."""
+"""Numbered exchanges between ranks: ranks that are at different exchanges get an error with the cause."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ from .failures import FailedElsewhere, Failures, text_of
 from .peer_files import PeerFile
 from .peers import Peers
 
-NOTE = 1 << 16  # bytes in which a rank tells of its last error
-_STATE = struct.Struct("<II")  # number of the exchange, and bytes of it: the same on all ranks, if they do the same
-_FAILED, _FINE, _READ = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD  # in the place of bytes: what a rank has to say of its own part
-_TOLD = 0xFFFE0000  # in the place of bytes, with the size of what follows: rank 0 tells what it has read, and goes on
-_MOST_TOLD = 0xFFFF  # bytes of it at once
-_SEEN = 1 << 16  # bytes of what is told that are looked through
-_LENGTH = struct.Struct("<II")  # of the note, and the number of the exchange that was next when it was written
+NOTE = 1 << 16  # bytes for a rank's last error
+_STATE = struct.Struct("<II")  # number and bytes of the exchange, which are equal on ranks at the same exchange
+_FAILED, _FINE, _READ = 0xFFFFFFFF, 0xFFFFFFFE, 0xFFFFFFFD  # in place of bytes: the outcome on a rank
+_TOLD = 0xFFFE0000  # in place of bytes, plus a size: rank 0 broadcasts data of that size and continues
+_MOST_TOLD = 0xFFFF  # most bytes of such data in one message
+_SEEN = 1 << 16  # most bytes of unread data that are searched
+_LENGTH = struct.Struct("<II")  # size of the note, and number of the exchanges before it
 
 
 class MeetingPlace:
-    """Where the ranks that `peers` connects wait for each other. All ranks call the same methods, in the same order.
+    """Barriers and error exchange of the ranks that `peers` connects. All ranks call the same methods in the same order.
 
     Parameters
     ----------
     peers : Peers
     notes : int
-        Where in the memory of each rank its note lies, `NOTE` bytes long.
+        Offset of a rank's note, `NOTE` bytes long, in its memory.
 
     Attributes
     ----------
     num_read : int
-        Bytes that this rank has read of the others.
+        Bytes that this rank has read from the others.
     """
 
     def __init__(self, peers: Peers, *, notes: int) -> None:
         self._peers, self._notes = peers, notes
         self._number = self.num_read = 0
-        self._why_apart: str | None = None  # once ranks have been found at different places
+        self._why_apart: str | None = None  # set once ranks were found at different places
 
     @property
     def num_ranks(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return len(self._peers.memory)
 
     @property
     def number(self) -> int:
-        """How many pieces have been exchanged."""
+        """Number of exchanges so far."""
         return self._number
 
     def is_awaited(self, ranks: Collection[int] | None = None) -> bool:
-        """Return whether another rank, of `ranks` if given, has come to an exchange, and waits there, or has left."""
+        """Return whether another rank, of `ranks` if given, waits in an exchange or has left."""
         return any(rank != 0 or not self._only_tells() for rank in self._peers.with_news(ranks))
 
     def _only_tells(self) -> bool:
-        """Return whether rank 0 has come to no exchange yet, but has told what it has read."""
+        """Return whether rank 0 has only sent data by :meth:`of_rank0` and is not in an exchange."""
         sent = self._peers.peek(0, _SEEN)
         at = 0
         while len(sent) >= at + _STATE.size and _is_told(size := _STATE.unpack_from(sent, at)[1]):
@@ -61,16 +61,16 @@ class MeetingPlace:
         return bool(sent) and at >= len(sent)
 
     def watch(self, on_lost: Callable[[], None]) -> None:
-        """Let `on_lost` be told that another rank has left, before the error is raised."""
+        """Call `on_lost` when another rank has left, before the error is raised."""
         self._peers.on_lost = on_lost
 
     def barrier(self, tag: int = 0) -> None:
-        """Wait until every rank is here, with the same `tag`.
+        """Wait until every rank is here with the same `tag`.
 
         Raises
         ------
         RuntimeError
-            One is at another place of the cell.
+            A rank is at another place of the cell.
         """
         try:
             self._number += 1
@@ -82,7 +82,7 @@ class MeetingPlace:
             raise
 
     def of_rank0(self, own: bytes) -> bytes:
-        """Return `own` of rank 0, which tells it and waits for nobody; others' is not looked at. Every rank calls this at the same place.
+        """Return `own` of rank 0, which does not wait for the others; other ranks' `own` is ignored. All ranks call this at the same place.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class MeetingPlace:
             raise
 
     def _told(self, own: bytes) -> bytes:
-        """Return what rank 0 tells at once, of `own`."""
+        """Return one message's worth of rank 0's `own`."""
         if self._peers.rank == 0:
             self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD + len(own)) + own)
             return own
@@ -112,13 +112,13 @@ class MeetingPlace:
         number, size = _STATE.unpack(found)
         if number == self._number & 0xFFFFFFFF and _is_told(size):
             return self._peers.receive_from(0, size - _TOLD)
-        self._number += 1  # rank 0 is at an exchange: this rank comes to it as well, and says that it is elsewhere
+        self._number += 1  # rank 0 is in an exchange: join it, to report that this rank is elsewhere
         self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, _TOLD))
         rest = [self._peers.receive_from(rank, _STATE.size) for rank in range(1, self.num_ranks) if rank != self._peers.rank]
         raise self._elsewhere([_STATE.unpack(other) for other in (found, *rest)])
 
     def exchange_files(self, file: int) -> dict[int, int]:
-        """Return the files that the other ranks have opened, by rank, for this rank's. Collective."""
+        """Return the other ranks' open files by rank, in exchange for this rank's. Collective."""
         self.barrier(0x46494C45)
         try:
             return self._peers.exchange_files(file)
@@ -141,7 +141,7 @@ class MeetingPlace:
         return self._peers.rank
 
     def note(self, failure: bytes) -> None:
-        """Leave word of an error of this rank's own, for the case that ranks are found at different places of the cell."""
+        """Store an error of this rank, to be reported if ranks are found at different places of the cell."""
         if self._why_apart is not None:
             return
         note = failure[: NOTE - _LENGTH.size]
@@ -151,15 +151,15 @@ class MeetingPlace:
         self._peers.show(start, start + _LENGTH.size + len(note))
 
     def agree(self, failure: bytes | None) -> Failures:
-        """Return what has failed on each rank, ``None`` where nothing has. A collective.
+        """Return the failure of each rank, ``None`` for ranks without one. A collective.
 
-        Where ranks make exchanges in what they are to agree on, one that fails comes here while others are in those: they get the answer
-        there, as a :class:`.FailedElsewhere`.
+        A rank that fails between exchanges gets here while others wait in these exchanges. They receive the failures there, as a
+        :class:`.FailedElsewhere`.
 
         Parameters
         ----------
         failure : bytes, optional
-            What this rank has to tell; no longer than `NOTE` allows.
+            This rank's serialized error, which must fit into `NOTE` bytes.
         """
         try:
             if failure is not None:
@@ -174,36 +174,36 @@ class MeetingPlace:
             raise
 
     def _states(self, size: int) -> list[tuple[int, int]]:
-        """Tell the others where this rank is, and return where they are."""
+        """Send this rank's state to the others, and return theirs."""
         self._check()
         self._peers.send(_STATE.pack(self._number & 0xFFFFFFFF, size))
         found = [_STATE.unpack(state) for state in self._peers.receive(_STATE.size)]
-        while size == _FAILED and self._peers.rank != 0 and _is_told(found[0][1]):  # before it came to where it hears of the failure
+        while size == _FAILED and self._peers.rank != 0 and _is_told(found[0][1]):  # data that rank 0 sent before it reached this failure
             self._peers.receive_from(0, found[0][1] - _TOLD)
             found[0] = _STATE.unpack(self._peers.receive_from(0, _STATE.size))
         return found
 
     def _failures(self, found: list[tuple[int, int]], own: bytes | None) -> Failures:
-        """Return what each rank has noted of its failure; `found` is where the others are."""
+        """Return each rank's noted failure; `found` are the other ranks' states."""
         if any(number != self._number & 0xFFFFFFFF for number, _ in found) or (own is None and all(size != _FAILED for _, size in found)):
             raise self._apart()
         rank = self._peers.rank
         sizes = [size for _, size in found]
         sizes.insert(rank, _FINE if own is None else _FAILED)
         notes = [self._noted(other)[1] if size == _FAILED else None for other, size in enumerate(sizes)]
-        self._states(_READ)  # before that no note is written over
+        self._states(_READ)  # until then no rank overwrites its note
         if own is not None:
-            self.note(b"")  # all ranks have raised it
+            self.note(b"")  # cleared: all ranks raise it
         return notes
 
     def _noted(self, rank: int) -> tuple[int, bytes]:
-        """Return the number of the exchange before which `rank` has left its last note, and the note."""
+        """Return the last note of `rank`, after the number of the exchanges before it."""
         memory, start = self._peers.memory[rank], self._notes
         length, number = _LENGTH.unpack(memory[start : start + _LENGTH.size])
         return number, memory[start + _LENGTH.size : start + _LENGTH.size + length]
 
     def _meet(self, size: int) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has sent the same state."""
         self._check()
         state = _STATE.pack(self._number & 0xFFFFFFFF, size)
         self._peers.send(state)
@@ -212,13 +212,13 @@ class MeetingPlace:
             raise self._elsewhere([_STATE.unpack(other) for other in found])
 
     def _elsewhere(self, states: list[tuple[int, int]]) -> BaseException:
-        """Return what to raise where the others are not where this rank is; `states` says where they are. May be a collective."""
+        """Return the error to raise if the others' `states` differ from this rank's. May be a collective."""
         if any(size == _FAILED for _, size in states):
             return FailedElsewhere(self._failures(states, None))
         return self._apart()
 
     def _apart(self) -> RuntimeError:
-        """Return what to raise where ranks are at different places of the cell."""
+        """Return the error to raise if ranks are at different places of the cell."""
         notes = [(rank, *self._noted(rank)) for rank in range(self.num_ranks)]
         differ = len({note for _, _, note in notes}) > 1
         raised = [f"Rank {rank} had raised {text_of(note)}" for rank, _, note in notes if note and differ]
@@ -231,7 +231,7 @@ class MeetingPlace:
         return RuntimeError(self._why_apart)
 
     def _check(self) -> None:
-        if self._why_apart is not None:  # the cell has caught that
+        if self._why_apart is not None:  # the cell has caught this error
             raise RuntimeError(self._why_apart)
 
 

@@ -1,7 +1,7 @@
-"""The ranks of a run along the axes that a strategy shares the work over.
+"""A run's ranks as a mesh, along the axes that a strategy shares the work over.
 
-A record of degrees, without a process group: one rank has a mesh as well, and nothing is made at a cell's start. PyTorch's own DeviceMesh
-is made of it when something asks for it; along a single axis it has the ranks' group and makes no other.
+A record of degrees without process groups: it also exists for one rank, and costs nothing at a cell's start. PyTorch's DeviceMesh is
+created on first use; along a single axis it uses the ranks' existing group.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 
 class Mesh:
-    """Where a rank is in the mesh of all ranks.
+    """Position of a rank in the mesh of all ranks.
 
     Parameters
     ----------
     rank : int
     degrees : mapping of str to int
-        Ranks along each axis, the outermost first: neighbouring ranks differ in the last one.
+        Number of ranks along each axis, outermost first: consecutive ranks differ in the last axis.
     device_type : str
 
     Raises
     ------
     ValueError
-        There is no such rank.
+        `rank` is not in the mesh.
     """
 
     def __init__(self, rank: int, degrees: Mapping[str, int], *, device_type: str = "cpu") -> None:
@@ -36,15 +36,15 @@ class Mesh:
 
     @property
     def size(self) -> int:
-        """The number of ranks."""
+        """Number of ranks in the mesh."""
         return prod(self.degrees.values())
 
     def degree(self, axis: str) -> int:
-        """Return the number of ranks along an axis; 1 for one that the mesh does not have."""
+        """Return the number of ranks along an axis; 1 if the mesh has no such axis."""
         return self.degrees.get(axis, 1)
 
     def index(self, axis: str, rank: int | None = None) -> int:
-        """Return which of the ranks along an axis this one is, or another `rank`."""
+        """Return the position along an axis of `rank`, by default of this rank."""
         rest = self.rank if rank is None else rank
         for name, degree in reversed(self.degrees.items()):
             rest, index = divmod(rest, degree)
@@ -53,11 +53,11 @@ class Mesh:
         return 0
 
     def ranks_along(self, axis: str) -> list[int]:
-        """Return the ranks that differ from this one along an axis alone, in its order, and this one among them."""
+        """Return the ranks that differ from this one in `axis` only, in its order, including this one."""
         others = [name for name in self.degrees if name != axis]
         return [rank for rank in range(self.size) if all(self.index(name, rank) == self.index(name) for name in others)]
 
     @cached_property
     def device_mesh(self) -> DeviceMesh:
-        """PyTorch's own, for what is built on it. A collective where there are several axes, as each has groups of its own then."""
+        """PyTorch's DeviceMesh. A collective if there are several axes, since each then has its own groups."""
         return init_device_mesh(self._device_type, tuple(self.degrees.values()), mesh_dim_names=tuple(self.degrees))

@@ -1,4 +1,4 @@
-"""What a rank brings to connect with those of its host: a socket without a name in a file system, and memory that is sent along."""
+"""Connect ranks of one host: sockets without a name in a file system, over which memory is passed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SECONDS = struct.Struct("ll")
 
 
 def limit_of(timeout: timedelta) -> bytes:
-    """Return what lets a socket wait for so long, as an option of the system: one call of it a message, not two."""
+    """Return a socket option that limits blocking calls to `timeout`, which avoids a ``poll`` for each message as with ``settimeout``."""
     return _SECONDS.pack(int(timeout.total_seconds()), 0)
 
 
 class OwnSocket:
-    """What a rank brings: a socket that listens, and memory."""
+    """A listening socket and memory of one rank."""
 
     def __init__(self, size: int) -> None:
         self.name = f"jupyter-dtrain-{uuid.uuid4().hex}"
@@ -35,16 +35,27 @@ class OwnSocket:
 
     @classmethod
     def make(cls, size: int) -> OwnSocket | None:
-        """Return one with memory of `size` bytes, ``None`` where this system has none."""
+        """Return an instance with memory of `size` bytes; ``None`` if the system does not support it."""
         if sys.platform != "linux":
             return None
         try:
             return cls(size)
-        except OSError:  # a sandbox may forbid either
+        except OSError:  # a sandbox may forbid memory files or abstract sockets
             return None
 
     def connect(self, rank: int, names: list[str], timeout: timedelta) -> tuple[dict[int, socket.socket], list[mmap.mmap]] | None:
-        """Return the sockets to the others by rank and the memory of all, ``None`` where there can be none; raises a `Stranger`."""
+        """Connect to the other ranks, and map their memory.
+
+        Returns
+        -------
+        tuple, optional
+            Sockets by rank, and the memory of all ranks; ``None`` if connecting failed.
+
+        Raises
+        ------
+        Stranger
+            A rank's socket belongs to another user.
+        """
         sockets: dict[int, socket.socket] = {}
         try:
             for other in range(rank):
@@ -85,7 +96,7 @@ class OwnSocket:
         return dict(sorted(sockets.items())), [memory[other] for other in range(len(names))]
 
     def _take_memory(self, connection: socket.socket, memory: dict[int, mmap.mmap]) -> int:
-        """Take what the other side writes to, and return its rank."""
+        """Map the memory that the other side sends, and return its rank."""
         hello, files, _, _ = socket.recv_fds(connection, HELLO.size, 1)
         if not files:
             raise OSError("no memory came along")
@@ -95,10 +106,10 @@ class OwnSocket:
         return int(rank)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self._listener.close()
-        os.close(self._memory)  # what is mapped stays
+        os.close(self._memory)  # the mapping stays valid
 
 
 class Stranger(ConnectionError):
-    """Somebody who is no rank has put himself in the place of one."""
+    """A process that is not a rank has taken a rank's place."""

@@ -1,4 +1,4 @@
-"""Files in memory that another rank has opened, and this one reads: on the same host the file itself, elsewhere by a word to that rank."""
+"""In-memory files of another rank that this rank reads: directly on the same host, otherwise through a request to that rank."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class PeerFile(ABC):
 
     @abstractmethod
     def read(self, view: memoryview, offset: int) -> None:
-        """Fill `view` with what stands at `offset`. Any thread may call this.
+        """Fill `view` from `offset` of the file. Any thread may call this.
 
         Raises
         ------
         RuntimeError
-            It is not there any more.
+            The rank has left, or the file is shorter.
         """
 
     @abstractmethod
     def close(self) -> None:
-        """Need it no more. This may be called at any moment, by the collector of garbage."""
+        """Release the file. Garbage collection may call this at any moment."""
 
 
 class LocalFile(PeerFile):
-    """An open file that another rank of the host has sent."""
+    """An open file received from another rank of the host."""
 
     def __init__(self, file: int) -> None:
         os.set_inheritable(file, False)
         self._file = file
 
     def read(self, view: memoryview, offset: int) -> None:
-        """Read it, without a word of the rank that has it."""
+        """Read the file, without its owner taking part."""
         done = 0
         while done < len(view):
             count = os.preadv(self._file, [view[done:]], offset + done)
@@ -48,19 +48,19 @@ class LocalFile(PeerFile):
             done += count
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file."""
         os.close(self._file)
 
 
 class FileReader:
-    """Reads files of a rank of another host. Each thread has a connection of its own, so none waits for another.
+    """Reads files of a rank on another host. Each thread has its own connection, so that none waits for another.
 
     Parameters
     ----------
     connect : callable
         Returns a new connection.
     lost : callable
-        Returns what to raise where there is none any more.
+        Returns the error to raise if the connection fails.
     """
 
     def __init__(self, connect: Callable[[], socket.socket], lost: Callable[[], RuntimeError]) -> None:
@@ -73,7 +73,13 @@ class FileReader:
         self._teller: socket.socket | None = None
 
     def read(self, number: int, view: memoryview, offset: int) -> None:
-        """Fill `view` with what stands at `offset` of a file."""
+        """Fill `view` from `offset` of the file with this number.
+
+        Raises
+        ------
+        RuntimeError
+            The connection has failed.
+        """
         if not len(view):
             return
         link: socket.socket | None = getattr(self._own, "link", None)
@@ -85,7 +91,7 @@ class FileReader:
                 self._links.add(link)
             link.sendall(REQUEST.pack(number, offset, len(view)))
             fill(link, view)
-        except BaseException as error:  # an interrupt as well: what comes now is the answer to nothing
+        except BaseException as error:  # an interrupt too: a late answer must not be taken for another's
             self._own.link = None
             if link is not None:
                 self._links.discard(link)
@@ -95,11 +101,11 @@ class FileReader:
             raise
 
     def need_no_more(self, number: int) -> None:
-        """Let the other rank know that a file is needed no more: now, or with the next one, where another thread is telling."""
+        """Tell the other rank that a file is released: now, or together with the next one if another thread is sending."""
         self._unneeded.append(number)
         while self._unneeded and not self._is_over and self._telling.acquire(blocking=False):
             try:
-                with suppress(OSError, IndexError):  # it is gone, and the file with it
+                with suppress(OSError, IndexError):  # the rank has left, and the file with it
                     if self._teller is None:
                         self._teller = self._connect()
                         self._links.add(self._teller)
@@ -110,28 +116,28 @@ class FileReader:
                 self._telling.release()
 
     def cut(self) -> None:
-        """End all connections, and make no new ones: who waits in one gets an error."""
+        """Shut down all connections and make no new ones, so that waiting threads get an error."""
         self._is_over = True
         for link in list(self._links):
             shut(link)
 
     def forget(self) -> None:
-        """Let go of the connections without ending them."""
+        """Close the sockets without shutting down the connections."""
         self._is_over = True
         for link in self._links:
             link.close()
 
 
 class RemoteFile(PeerFile):
-    """A file of a rank of another host, by the number that it has there."""
+    """A file of a rank on another host, by its number there."""
 
     def __init__(self, reader: FileReader, number: int) -> None:
         self._reader, self._number = reader, number
 
     def read(self, view: memoryview, offset: int) -> None:
-        """Ask for it: a thread of that rank answers."""
+        """Request the bytes, which a thread of that rank sends."""
         self._reader.read(self._number, view, offset)
 
     def close(self) -> None:
-        """Say so."""
+        """Tell the rank that the file is released."""
         self._reader.need_no_more(self._number)

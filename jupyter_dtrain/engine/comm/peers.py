@@ -1,11 +1,10 @@
-"""Connections between the ranks of one host: a socket and a piece of shared memory for each pair.
+"""Connections between the ranks of one host: a socket and shared memory for each pair.
 
-Neither has a name in a file system, so nothing is left of them, whoever is killed: the sockets are found in Linux's abstract namespace,
-under names that only the ranks know, and the memory is sent along. A rank that leaves, or is killed, ends its sockets, which its peers see
-at once.
+Neither has a name in a file system, so nothing is left of them after a kill. Sockets are in Linux's abstract namespace, under names that
+only the ranks know, and memory is passed over them. When a rank leaves or is killed its sockets close, which its peers see at once.
 
-An abstract name has no owner and no mode, and any user may bind or find it. So both sides ask the system whose the other end is before they
-send or read a byte.
+An abstract name has no owner and no mode: any user may bind or find it. Therefore both sides ask the system for the other end's user before
+they send or read a byte.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from .rank_store import wait_for
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-_NONE = "-"  # in the place of a name: this rank cannot
+_NONE = "-"  # in place of a name: this rank cannot connect
 
 
 class Peers:
@@ -38,14 +37,14 @@ class Peers:
     sockets : dict of int to socket
         By rank.
     memory : list of mmap
-        What each rank writes to, its own too.
+        By rank: the memory that it writes to, including this rank's.
 
     Attributes
     ----------
     rank : int
     memory : list of mmap
     on_lost : callable
-        Told that another rank has left, before the error is raised.
+        Called when another rank has left, before the error is raised.
     """
 
     on_lost: Callable[[], None] = staticmethod(lambda: None)
@@ -58,12 +57,12 @@ class Peers:
 
     @classmethod
     def rendezvous(cls, store: Store, *, rank: int, world_size: int, size: int, timeout: timedelta) -> Peers | None:
-        """Connect all ranks, each with `size` bytes to write to; ``None`` on all of them where one cannot: not on Linux, for example.
+        """Connect all ranks, each with `size` bytes to write to; ``None`` on all of them if one cannot: not on Linux, for example.
 
         Raises
         ------
         ConnectionError
-            A socket that is to be a rank's is another user's.
+            The socket in place of a rank's belongs to another user.
         """
         own = OwnSocket.make(size)
         try:
@@ -71,7 +70,7 @@ class Peers:
             names = _all_of(store, "near/{}", world_size, timeout)
             ends = None if own is None or _NONE in names else own.connect(rank, names, timeout)
             peers = None if ends is None else cls(rank, *ends)
-            # Whoever could not connect tells the others, who may have.
+            # A rank that could not connect tells the others, which may have connected.
             store.set(f"near/{rank}/connected", _NONE if peers is None else "+")
             if _NONE not in _all_of(store, "near/{}/connected", world_size, timeout):
                 return peers
@@ -83,15 +82,15 @@ class Peers:
                 own.close()
 
     def show(self, start: int, stop: int, to: Collection[int] | None = None) -> None:
-        """Let all or some ranks see a part of this rank's memory with its next message: here they see all of it as it is."""
+        """Show a part of this rank's memory to all or some ranks with the next message; here memory is shared, so nothing is done."""
 
     def send(self, message: bytes) -> None:
-        """Send a few bytes to every other rank.
+        """Send a short message to every other rank.
 
         Raises
         ------
         RuntimeError
-            One has left.
+            A rank has left.
         """
         for rank, connection in self._sockets.items():
             try:
@@ -100,17 +99,17 @@ class Peers:
                 raise self._lost(rank) from error
 
     def receive(self, size: int) -> list[bytes]:
-        """Return what every other rank has sent, so many bytes.
+        """Return a message of `size` bytes from every other rank.
 
         Raises
         ------
         RuntimeError
-            One has left, or has sent nothing for too long.
+            A rank has left, or has sent nothing within the time limit.
         """
         return [self.receive_from(rank, size) for rank in self._sockets]
 
     def receive_from(self, rank: int, size: int) -> bytes:
-        """Return what another rank has sent, so many bytes; raises as :meth:`receive`."""
+        """Return a message of `size` bytes from another rank; raises as :meth:`receive`."""
         try:
             found = self._sockets[rank].recv(size, socket.MSG_WAITALL)
         except BlockingIOError:
@@ -131,7 +130,7 @@ class Peers:
         Raises
         ------
         RuntimeError
-            One has left, or has sent something else.
+            A rank has left, or has sent something else.
         """
         for rank, connection in self._sockets.items():
             try:
@@ -151,9 +150,9 @@ class Peers:
         return {rank: LocalFile(found) for rank, found in self.exchange_files(file).items()}
 
     def with_news(self, ranks: Collection[int] | None = None) -> list[int]:
-        """Return the other ranks, of `ranks` if given, that have sent something that was not received, or have left."""
+        """Return the other ranks, of `ranks` if given, that have sent an unread message or have left."""
         others = [rank for rank in self._sockets if ranks is None or rank in ranks]
-        if any(self._sockets[rank].fileno() < 0 for rank in others):  # this one has left
+        if any(self._sockets[rank].fileno() < 0 for rank in others):  # this rank has left
             return others
         poll = select.poll()
         by_number = {self._sockets[rank].fileno(): rank for rank in others}
@@ -162,33 +161,33 @@ class Peers:
         return [by_number[number] for number, _ in poll.poll(0)]
 
     def peek(self, rank: int, size: int) -> bytes:
-        """Return what another rank has sent and was not received, so many bytes at most; nothing where it has left."""
+        """Return at most `size` unread bytes from another rank without consuming them; empty if it has left."""
         try:
             return self._sockets[rank].recv(size, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         except OSError:
             return b""
 
     def cut(self) -> None:
-        """End connections to ranks of other hosts, so that who waits for a silent one gets an error. Any thread may call this."""
+        """Shut down connections to other hosts, so that whoever waits for a silent rank gets an error. Any thread may call this."""
 
     def close(self) -> None:
-        """End the connections, which frees ranks that wait for this one."""
+        """Close the connections, so that ranks waiting for this one get an error."""
         _of_this_process.discard(self)
         for connection in self._sockets.values():
             try:
-                connection.shutdown(socket.SHUT_RDWR)  # also where a forked process has it as well
+                connection.shutdown(socket.SHUT_RDWR)  # also ends it for forked processes that inherited the socket
             except OSError:
-                pass  # the other side was quicker
+                pass  # the other side has closed it already
             connection.close()
 
     def forget(self) -> None:
-        """Let go of the connections without ending them: a process that was forked has them too, and they are not its own."""
+        """Close the sockets without shutting down the connections, in a forked process that inherited them."""
         for connection in self._sockets.values():
             connection.close()
 
 
 def _all_of(store: Store, key: str, world_size: int, timeout: timedelta) -> list[str]:
-    """Return what `store` has under `key` of each rank; waits for it."""
+    """Wait for `key` of every rank in `store`, and return the values."""
     keys = [key.format(rank) for rank in range(world_size)]
     wait_for(store, keys, limit=timeout)
     return [store.get(key).decode() for key in keys]

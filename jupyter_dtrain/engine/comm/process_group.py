@@ -1,11 +1,11 @@
-"""The ranks' process group: joined once, kept across cells, and left in an order that cannot hang.
+"""The ranks' process group: joined once, kept across cells, and left in an order that cannot deadlock.
 
-Ranks of one host that compute on CPUs are connected a second time, over shared memory (``shared_memory.py``). Those of several hosts are so
-where a strategy needs it, over connections that carry what each shows (``connecting.py``).
+Ranks of one host that compute on CPUs are also connected over shared memory (``shared_memory.py``). Ranks on several hosts are connected
+likewise if a strategy needs it, over connections that emulate shared memory (``connecting.py``).
 
-They meet by an `Endpoint` of their cluster, a file in a folder that only their user can enter for example, and not by a ``TCPStore``: that
-asks nobody who they are, so every user of the machine could read and write what the ranks tell each other, the addresses of gloo's
-connections among it.
+Ranks meet through an `Endpoint` of their cluster, for example a file in a folder that only their user can enter, and not through a
+``TCPStore``. A ``TCPStore`` has no authentication: every user of the machine could read and write what the ranks exchange, including the
+addresses of gloo's connections.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .sockets import address_of
 from .strangers import guarded_groups
 
 LIMIT = timedelta(seconds=60)
-"""Time that a rank waits for the others to come to a meeting."""
+"""Longest wait of a rank for the others at a rendezvous."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class Rendezvous:
     Attributes
     ----------
     endpoint : Endpoint
-        One that no other generation has met by.
+        Not used by any other generation.
     key : bytes
-        What the ranks of this generation alone know: objects that one has from another are signed with it.
+        Secret of this generation's ranks, with which they sign objects for each other.
     """
 
     endpoint: Endpoint
@@ -55,7 +55,7 @@ class ProcessGroup:
 
     def __init__(self) -> None:
         self._joined: tuple[Rendezvous, int, int] | None = None
-        self._num_connected = 0  # how often ranks of several hosts were
+        self._num_connected = 0  # number of times that ranks of several hosts were connected
 
     def join(
         self,
@@ -67,14 +67,17 @@ class ProcessGroup:
         timeout: timedelta,
         between_hosts: bool = False,
     ) -> Store:
-        """Be `rank` of the group that meets at `rendezvous`; does nothing where that is so already.
+        """Join the group that meets at `rendezvous` as `rank`, unless this process has done so already.
 
-        `between_hosts`: memory is to be shared by ranks of several hosts too.
+        Parameters
+        ----------
+        between_hosts : bool
+            Whether ranks of several hosts share memory too.
 
         Raises
         ------
         DistStoreError
-            The others have not come within `LIMIT`, or `timeout` where that is shorter.
+            The others have not come within `LIMIT`, or within `timeout` if that is shorter.
         """
         wanted = (rendezvous, rank, world_size)
         if self._joined != wanted or not dist.is_initialized():
@@ -82,7 +85,7 @@ class ProcessGroup:
             _close_memory(for_good=True)
             limit = min(timeout, LIMIT)
             store: Store = rendezvous.endpoint.open(world_size, limit)
-            # Waited for here, and not in gloo, which no interrupt reaches.
+            # Wait here and not in gloo, which interrupts do not reach.
             gpus = all_come(store, rank=rank, world_size=world_size, limit=limit, says=gpu_of(device))
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
             os.environ.setdefault("NCCL_SOCKET_IFNAME", "lo")
@@ -107,16 +110,16 @@ class ProcessGroup:
         _share_memory(SeveralHosts(store, host, key, rank=rank, world_size=world_size, timeout=limit), store, rank, world_size, limit)
 
     def disconnect(self) -> None:
-        """End the connections to ranks of other hosts, so that who waits for a silent one gets an error. Any thread may call this."""
+        """Shut down connections to other hosts, so that whoever waits for a silent rank gets an error. Any thread may call this."""
         links.shut_down()
         if _connector is not None:
             _connector.cut()
 
     def leave(self) -> None:
-        """Leave the group, which frees ranks that wait in one of its collectives.
+        """Leave the group, so that ranks waiting in one of its collectives get an error.
 
-        The caller has dropped its reducers: one that is dropped by the destruction itself holds the
-        interpreter's lock while it joins a thread that needs it. Whatever still hangs on a cycle goes first.
+        The caller must have dropped its reducers: a reducer that is freed while the group is destroyed holds the GIL while it joins a
+        thread that needs it. Reducers in reference cycles are collected first.
         """
         self._joined = None
         _close_memory()
@@ -140,30 +143,30 @@ def _share_memory(connector: Connector, store: Store, rank: int, world_size: int
 
 
 def shared_memory() -> SharedMemory | None:
-    """Return what connects the ranks of this process's group over memory, if they are."""
+    """Return the memory that the ranks of this process's group share, if any."""
     return _near
 
 
 def mailbox(memory: SharedMemory, ranks: Sequence[int]) -> Mailbox:
-    """Return what some of the ranks that `memory` connects write to each other by. Collective."""
+    """Return a mailbox for some of the ranks that `memory` connects. Collective."""
     assert _connector is not None
     return _connector.mailbox(memory, ranks)
 
 
 def connector() -> Connector | None:
-    """Return what connects the ranks of this process's group besides, if anything does."""
+    """Return the connector of this process's group, if any."""
     return _connector
 
 
 def shared_memory_among(ranks: Sequence[int]) -> SharedMemory:
-    """Return what connects some of the ranks over memory, this one among them; they are numbered as they are in `ranks`.
+    """Return the memory of some of the ranks, including this one, numbered by their positions in `ranks`.
 
-    Collective among these, the first time. Ranks are connected by it that are all connected already.
+    Collective among these ranks on the first call. All ranks must be connected already.
 
     Raises
     ------
     RuntimeError
-        They cannot be.
+        The ranks cannot share memory.
     """
     assert _near is not None and _store is not None and _connector is not None
     if len(ranks) == _near.num_ranks:
@@ -179,7 +182,7 @@ def shared_memory_among(ranks: Sequence[int]) -> SharedMemory:
 
 
 def free_others() -> None:
-    """Let ranks that wait for this one get an error: it exchanges nothing any more, and has not left yet."""
+    """Let ranks that wait for this one get an error: it takes part in no further exchange but has not left yet."""
     _end_exchanges()
     links.shut_down()
 
@@ -191,7 +194,7 @@ def _end_exchanges() -> None:
 
 
 def _close_memory(*, for_good: bool = False) -> None:
-    """Exchange nothing over memory any more; `for_good`: and let no other host read what is open, as it may after an error."""
+    """End exchanges over memory; with `for_good`, also stop other hosts from reading open files, which stay readable after an error."""
     global _near, _store, _connector
     _end_exchanges()
     _near = _store = None
@@ -202,12 +205,12 @@ def _close_memory(*, for_good: bool = False) -> None:
 
 
 def all_come(store: Store, *, rank: int, world_size: int, limit: timedelta, says: str = "") -> list[str]:
-    """Wait until all ranks have come to `store`, and return what each of them `says`, in rank order. An interrupt ends it.
+    """Wait until all ranks have come to `store`, and return what each of them `says`, in rank order. Can be interrupted.
 
     Raises
     ------
     DistStoreError
-        They have not come within `limit`.
+        A rank has not come within `limit`.
     """
     store.set(f"here/{rank}", says)
     places = [f"here/{other}" for other in range(world_size)]
@@ -216,14 +219,14 @@ def all_come(store: Store, *, rank: int, world_size: int, limit: timedelta, says
 
 
 def gpu_of(device: torch.device) -> str:
-    """Return what tells the GPU of this process from all others, also on other hosts; empty where it computes on CPUs."""
+    """Return an identifier of this process's GPU, unique across hosts; empty on CPUs."""
     return f"{socket.gethostname()}/{os.environ.get('CUDA_VISIBLE_DEVICES', '')}/{device.index or 0}" if device.type == "cuda" else ""
 
 
 def backend_for(device: torch.device, gpus: Sequence[str]) -> str:
-    """Return PyTorch's backends for ranks on `device`; `gpus` are those of all ranks, as :func:`gpu_of` tells them.
+    """Return PyTorch's backends for ranks on `device`; `gpus` are the results of :func:`gpu_of` on all ranks.
 
-    NCCL refuses two ranks on one GPU. Gloo carries the tensors of such ranks, by way of the host's memory.
+    NCCL refuses two ranks on one GPU. Gloo carries the tensors of such ranks, through host memory.
     """
     if device.type != "cuda":
         return "gloo"

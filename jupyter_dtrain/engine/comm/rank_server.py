@@ -1,7 +1,7 @@
-"""Where the ranks of other hosts reach this one, while it computes: a TCP port at its host's address, served by threads.
+"""Server through which ranks of other hosts reach this one while it computes: a TCP port at its host's address, served by threads.
 
-Who connects and does not know the key that the ranks of a generation alone have is not listened to. What is sent afterwards is neither
-hidden nor signed, as with gloo (``links.py``): the network is trusted not to change it.
+A peer that does not know the generation's key is rejected. Later data is neither encrypted nor signed, as with gloo (``links.py``): the
+network is trusted not to change it.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from weakref import WeakSet
 from ...system.handshake import is_known
 
 GREETING = timedelta(seconds=10)
-"""Time in which both ends have shown who they are."""
+"""Longest time for both ends to authenticate."""
 FILES = "files"
-"""The purpose of a connection by which another rank reads open files of this one."""
-REQUEST = struct.Struct("=QQQ")  # number of a file, where to begin, and bytes; none: it is needed no more
-_HELLO = struct.Struct("=IH")  # a rank, and the bytes of what it wants
+"""The purpose of a connection through which another rank reads open files of this one."""
+REQUEST = struct.Struct("=QQQ")  # number of a file, offset, bytes; zero bytes: the file is released
+_HELLO = struct.Struct("=IH")  # a rank, and the size of its purpose
 _SERVER, _CALLER = b"server", b"caller"  # roles
 
 
 class RankServer:
-    """The port of one rank.
+    """The server of one rank.
 
     Parameters
     ----------
     host : str
-        Address at which it listens.
+        Address to listen on.
     key : bytes
-        What the ranks of a generation alone know.
+        Secret of the generation's ranks.
 
     Attributes
     ----------
     address : (str, int)
     answers : dict of str to callable
-        By purpose, what is done with a connection, in its thread. One of another purpose is handed over to who waits for it.
+        By purpose: serves a connection, in its thread. Connections of other purposes go to :meth:`arrival`.
     """
 
     def __init__(self, host: str, key: bytes) -> None:
@@ -51,7 +51,7 @@ class RankServer:
         self._changed = threading.Condition()
         self._arrived: dict[tuple[str, int], socket.socket] = {}
         self._served: WeakSet[socket.socket] = WeakSet()
-        self._files: dict[int, list[int]] = {}  # by number: the file, and how many still need it
+        self._files: dict[int, list[int]] = {}  # by number: the file, and its number of readers
         self._num_files = 0
         self.answers: dict[str, Callable[[socket.socket], None]] = {FILES: self._serve}
         _of_this_process.add(self)
@@ -63,7 +63,7 @@ class RankServer:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError:  # it is closed
+            except OSError:  # the listener is closed
                 return
             threading.Thread(target=self._greet, args=(connection,), name="dtrain-rank-caller", daemon=True).start()
 
@@ -95,7 +95,7 @@ class RankServer:
         Raises
         ------
         TimeoutError
-            It does not come within `limit`.
+            It was not made within `limit`.
         """
         end = time.monotonic() + limit.total_seconds()
         with self._changed:
@@ -107,7 +107,7 @@ class RankServer:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def offer(self, file: int, num_readers: int) -> int:
-        """Let so many other ranks read an open file, which the caller may close; return the number that they know it by."""
+        """Let `num_readers` other ranks read an open file, which the caller may close; return its number for them."""
         self._num_files += 1
         self._files[self._num_files] = [os.dup(file), num_readers]
         return self._num_files
@@ -123,7 +123,7 @@ class RankServer:
                 return
             while length:
                 sent = os.sendfile(connection.fileno(), file, offset, length)
-                if not sent:  # it is shorter
+                if not sent:  # end of file
                     return
                 offset, length = offset + sent, length - sent
 
@@ -140,14 +140,14 @@ class RankServer:
     # -- its end -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Listen no more, and end what is served."""
+        """Stop listening, and shut down all connections."""
         _of_this_process.discard(self)
         for connection in (self._listener, *self._served, *self._arrived.values()):
             shut(connection)
         self.forget()
 
     def forget(self) -> None:
-        """Let go of all that is open without ending it: a process that was forked has it too, and it is not its own."""
+        """Close all sockets and files without shutting down connections, in a forked process that inherited them."""
         for connection in (self._listener, *self._served, *self._arrived.values()):
             connection.close()
         for file, _ in self._files.values():
@@ -156,12 +156,12 @@ class RankServer:
 
 
 def call(address: Sequence[object], *, key: bytes, rank: int, purpose: str, limit: timedelta) -> socket.socket:
-    """Return a connection with the server at `address`.
+    """Return a connection to the server at `address`.
 
     Raises
     ------
     OSError
-        It is not there, does not answer, or does not know the key.
+        The server cannot be reached, does not answer, or does not know the key.
     """
     host, port = address
     connection = socket.create_connection((str(host), int(str(port))), timeout=min(limit, GREETING).total_seconds())
@@ -181,14 +181,20 @@ def call(address: Sequence[object], *, key: bytes, rank: int, purpose: str, limi
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:
-    """Return so many bytes; an ``EOFError``: the other end has left."""
+    """Receive `size` bytes.
+
+    Raises
+    ------
+    EOFError
+        The other end has closed the connection.
+    """
     found = bytearray(size)
     fill(connection, memoryview(found))
     return bytes(found)
 
 
 def fill(connection: socket.socket, view: memoryview) -> None:
-    """Fill `view` with what comes; an ``EOFError``: the other end has left."""
+    """Fill `view` with received bytes; raises as :func:`exactly`."""
     done = 0
     while done < len(view):
         count = connection.recv_into(view[done:], 0, socket.MSG_WAITALL)
@@ -198,8 +204,8 @@ def fill(connection: socket.socket, view: memoryview) -> None:
 
 
 def shut(connection: socket.socket) -> None:
-    """End a connection, so that who waits in it gets an error: also where a forked process has it as well."""
-    with contextlib.suppress(OSError):  # the other side was quicker
+    """Shut down a connection, also for forked processes that inherited it, so that threads waiting in it get an error."""
+    with contextlib.suppress(OSError):  # the other side has closed it already
         connection.shutdown(socket.SHUT_RDWR)
 
 

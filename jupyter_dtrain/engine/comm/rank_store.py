@@ -1,4 +1,4 @@
-"""What ranks tell each other through the store of their group: no collective, as they may be at different places of the cell."""
+"""Messages through the store of the group, without collectives, since ranks may be at different places of the cell."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import Any
 
 from torch.distributed import DistStoreError, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
-_LOOK, _SELDOM = 0.0003, 0.005  # seconds between looks, at first and after a while
+_LOOK, _SELDOM = 0.0003, 0.005  # seconds between checks, at first and at most
 _DIGEST = "sha256"
 _DIGEST_SIZE = 32  # bytes
 
 
 def wait_for(store: Store, keys: Sequence[str], *, limit: timedelta, unless: Callable[[], bool] = lambda: False) -> bool:
-    """Wait until `store` has all `keys`, or `unless` is true; return whether it has.
+    """Wait until `store` has all `keys` or `unless` returns true; return whether it has the keys.
 
-    A store's own way looks every 10 ms where it is a file, and lets no interrupt through.
+    A store's own ``wait`` checks every 10 ms if it is a file, and cannot be interrupted.
 
     Raises
     ------
     DistStoreError
-        It has not within `limit`.
+        The keys were not set within `limit`.
     """
     end, pause = time.monotonic() + limit.total_seconds(), _LOOK
     while not unless():
@@ -38,7 +38,7 @@ def wait_for(store: Store, keys: Sequence[str], *, limit: timedelta, unless: Cal
 
 
 class StoreChannel:
-    """One rank's part in it.
+    """One rank's access to these messages.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ class StoreChannel:
         Shared by the ranks of the run.
     rank, world_size : int
     timeout : timedelta
-        How long a rank waits for the others' words.
+        Longest wait for a message of another rank.
     key : bytes
-        What the ranks alone know, and sign objects with.
+        Secret of the ranks, with which they sign objects.
     """
 
     def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta, key: bytes = b"") -> None:
@@ -56,30 +56,30 @@ class StoreChannel:
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are that talk to each other."""
+        """Number of ranks that exchange messages."""
         return self._world_size
 
     def publish(self, topic: str, text: str | bytes) -> None:
-        """Say something on `topic`, without waiting for the others."""
+        """Publish `text` on `topic`, without waiting for the others."""
         self._store.set(f"{topic}/{self._rank}", text)  # type: ignore[arg-type]  # it takes bytes as well
 
     def hear(self, topic: str) -> bytes:
-        """Return what rank 0 says on `topic`; waits for it."""
+        """Wait for rank 0's message on `topic`, and return it."""
         self._wait([f"{topic}/0"])
         return self._store.get(f"{topic}/0")
 
     def tell_object(self, topic: str, value: Any) -> None:
-        """Say what can be pickled on `topic`, without waiting for the others."""
+        """Publish a picklable value on `topic`, without waiting for the others."""
         pickled = pickle.dumps(value)
         self.publish(topic, self._signature(topic, pickled) + pickled)
 
     def hear_object(self, topic: str) -> Any:
-        """Return what rank 0 says on `topic`; waits for it.
+        """Wait for rank 0's object on `topic`, and return it.
 
         Raises
         ------
         RuntimeError
-            It was not a rank of this run that said it. It was not unpickled.
+            The signature is not that of a rank of this run. The object was not unpickled.
         """
         heard = self.hear(topic)
         signature, pickled = heard[:_DIGEST_SIZE], heard[_DIGEST_SIZE:]
@@ -91,16 +91,16 @@ class StoreChannel:
         return hmac.digest(self._key, topic.encode() + b"\0" + data, _DIGEST)
 
     def words(self, topic: str, *, unless: Callable[[], bool] = lambda: False) -> list[str] | None:
-        """Return what each rank says on `topic`; waits for all of them, or until `unless` is true, which is answered by ``None``."""
+        """Wait for every rank's message on `topic`, and return them; ``None`` if `unless` returns true first."""
         keys = [f"{topic}/{rank}" for rank in range(self._world_size)]
         return [self._store.get(key).decode() for key in keys] if self._wait(keys, unless=unless) else None
 
     def all_here(self, topic: str, limit: timedelta, unless: Callable[[], bool] = lambda: False) -> bool:
-        """Return whether all ranks call this within `limit` and before `unless` is true, the same answer on all that do."""
+        """Return whether all ranks call this within `limit` and before `unless` returns true; all callers get the same answer."""
         self.publish(topic, "")
         end = time.monotonic() + limit.total_seconds()
         there = self.words(topic, unless=lambda: time.monotonic() > end or unless()) is not None
-        # Who comes first decides: another may come just when this one gives up.
+        # The first rank to write decides: another rank may arrive just as this one gives up.
         return bool(self._store.compare_set(f"{topic}/all", "", "yes" if there else "no") == b"yes")
 
     def _wait(self, keys: list[str], unless: Callable[[], bool] = lambda: False) -> bool:

@@ -1,10 +1,10 @@
-"""Collectives of ranks over memory that they share: that of one host, or between hosts copies of what each shows (``host_peers.py``).
+"""Collectives over memory that ranks share: on one host directly, between hosts as copies of what each rank shows (``host_peers.py``).
 
-Gloo takes a TCP connection for them, with two threads on each side: on two engines a sum of some kilobytes takes a millisecond there,
-which is a sixth of a step of a small model. Here each rank copies its part to where all can read it, says so, and adds up what it reads.
+Gloo uses a TCP connection with two threads on each side: on two engines, a sum of a few kilobytes takes a millisecond, a sixth of a small
+model's step. Here each rank copies its tensor to memory that all can read, sends a message, and sums up what it reads.
 
-Everything is done within the call. Each rank has `SLOTS` places that it writes to in turn. One is written to again when the exchange after
-it is under way everywhere, so when nobody reads it any more.
+Everything happens within the call. Each rank writes to `SLOTS` slots in turn. It reuses a slot when the exchange after the slot's is under
+way on all ranks, so that no rank reads the slot any more.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .failures import FailedElsewhere
 from .meeting_place import NOTE, MeetingPlace
 from .peers import Peers
 
-SLOT = 1 << 21  # bytes: what a processor has room for in its cache
+SLOT = 1 << 21  # bytes that fit into a processor's cache
 SLOTS = 2
-TOGETHER = 1 << 16  # bytes above which each of three or more ranks adds up a part of it, and not all of it
+TOGETHER = 1 << 16  # bytes above which each of three or more ranks sums up only a part
 
 
 class SharedMemory(MeetingPlace):
-    """Collectives of the ranks that `peers` connects. All ranks call the same ones, in the same order.
+    """Collectives of the ranks that `peers` connects. All ranks call the same ones in the same order.
 
     Parameters
     ----------
     peers : Peers
-        Each with `SIZE` bytes.
+        With `SIZE` bytes of memory each.
     """
 
     SIZE = SLOT * SLOTS + NOTE
@@ -40,27 +40,27 @@ class SharedMemory(MeetingPlace):
         self._typed: dict[torch.dtype, list[list[torch.Tensor]]] = {}
 
     def close(self) -> None:
-        """Leave, which frees ranks that wait for this one."""
+        """Leave, so that ranks waiting for this one get an error."""
         self._peers.close()
         self._bytes, self._typed = [], {}
 
     def all_reduce(self, tensor: torch.Tensor, *, factor: float | None = None) -> None:
-        """Put the sum of all ranks' `tensor` in its place. It is added up in the order of the ranks, whatever its size.
+        """Replace `tensor` by the sum over all ranks, always added in rank order.
 
         Parameters
         ----------
         tensor : Tensor
             Contiguous, on the CPU.
         factor : float, optional
-            Each rank's is multiplied by it before.
+            Each rank's tensor is multiplied by its own `factor` first.
         """
         self._in_parts(tensor, lambda piece: self._sum(piece, factor))
 
     def reduce_scatter(self, parts: Sequence[torch.Tensor], out: torch.Tensor, *, factor: float, by: int = 1) -> None:
-        """Put the sum of what all ranks have for this one, times `factor` each, into `out`, added up as :meth:`all_reduce` does.
+        """Write the sum of all ranks' parts for this rank, each times the sender's `factor`, to `out`, added in rank order.
 
-        `parts` is what this rank has for each, on the CPU: of `out`'s type, and of the same shapes on all ranks.
-        Those of `by` neighbouring ranks are added up first, and then these sums.
+        `parts` has a CPU tensor for each rank, with `out`'s dtype and the same shapes on all ranks. The parts of `by` consecutive ranks are
+        summed first, and then these sums.
         """
         flat, result = [part.reshape(-1) for part in parts], out.view(-1)
         length = SLOT // out.element_size() // len(parts)
@@ -86,12 +86,12 @@ class SharedMemory(MeetingPlace):
             raise
 
     def broadcast(self, tensor: torch.Tensor) -> None:
-        """Put rank 0's `tensor` in the place of the others'; it is contiguous, on the CPU."""
+        """Replace `tensor` by that of rank 0; it is contiguous, on the CPU."""
         self._in_parts(tensor, lambda piece: piece.copy_(self._share(piece, shows=self._peers.rank == 0)[0]))
         self.num_read += tensor.nbytes if self._peers.rank else 0
 
     def all_gather(self, parts: Sequence[torch.Tensor], own: torch.Tensor) -> None:
-        """Put each rank's `own`, all of one size, in its place in `parts`. All of them are contiguous, on the CPU."""
+        """Fill `parts` with each rank's `own`, in rank order; all are of one size, contiguous and on the CPU."""
         flat = [part.view(-1) for part in parts]
         done = 0
 
@@ -106,13 +106,13 @@ class SharedMemory(MeetingPlace):
         self.num_read += (self.num_ranks - 1) * own.nbytes
 
     def exchange(self, parts: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Let all ranks have what each has.
+        """Copy each rank's tensors to all ranks.
 
         Parameters
         ----------
         parts : sequence of sequence of Tensor
-            For each rank flat tensors of bytes, of the same sizes on all ranks. Those of this rank are shown, those of others written to;
-            where they are on the device ``meta``, they are passed over.
+            For each rank flat tensors of bytes, of the same sizes on all ranks. Those of this rank are sent, those of the others are
+            written to, except those on the ``meta`` device, which are skipped.
         """
         pieces = [in_pieces(of_rank, SLOT) for of_rank in parts]
         total = sum(tensor.numel() for of_rank in parts for tensor in of_rank)
@@ -129,7 +129,7 @@ class SharedMemory(MeetingPlace):
                     self._meet(total & 0xFFFFFFFF)
                     for rank, tensors in enumerate(there):
                         places = [] if rank == own else zip(tensors, _cut(slots[rank], tensors), strict=True)
-                        wanted = [pair for pair in places if pair[0].device.type != "meta"]  # of one piece perhaps some and others not
+                        wanted = [pair for pair in places if pair[0].device.type != "meta"]  # a piece may contain tensors of both kinds
                         if wanted:
                             torch._foreach_copy_([tensor for tensor, _ in wanted], [place for _, place in wanted])
                             self.num_read += sum(tensor.numel() for tensor, _ in wanted)
@@ -140,15 +140,15 @@ class SharedMemory(MeetingPlace):
             raise
 
     def _in_parts(self, tensor: torch.Tensor, do: Callable[[torch.Tensor], object]) -> None:
-        # Nothing of this is an operation of the cell's: what looks at those, or records them, is to see none.
+        # None of these operations belong to the cell: modes that observe or record operations must not see them.
         try:
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 flat = tensor.view(-1)
                 for piece in [flat] if flat.nbytes <= SLOT else flat.split(SLOT // flat.element_size()):
                     do(piece)
-        except FailedElsewhere:  # all ranks know of it, and what comes next
+        except FailedElsewhere:  # all ranks know, and stay in step
             raise
-        except BaseException:  # an interrupt, for example: nobody knows any more what the next message belongs to
+        except BaseException:  # an interrupt, for example: ranks are out of step from now on
             self._peers.close()
             raise
 
@@ -164,7 +164,7 @@ class SharedMemory(MeetingPlace):
         mine = spans[rank]
         number, slots = self._number, self._share(piece, factor=factor, spans=spans)
         _add_up([slot[mine] for slot in slots], piece[mine])
-        slots[rank][mine].copy_(piece[mine])  # nobody else reads this part of it before that
+        slots[rank][mine].copy_(piece[mine])  # no other rank reads this part of the slot before the message
         self._show(number, mine.start * piece.itemsize, piece[mine].nbytes)
         self._meet(piece.nbytes)
         for other, span in enumerate(spans):
@@ -175,9 +175,9 @@ class SharedMemory(MeetingPlace):
     def _share(
         self, piece: torch.Tensor, *, shows: bool = True, factor: float | None = None, spans: Sequence[slice] | None = None
     ) -> list[torch.Tensor]:
-        """Show `piece`, multiplied by `factor`, to all ranks, if this one `shows` its own, and return that of each.
+        """Show `piece` times `factor` to all ranks if this rank `shows` it, and return each rank's slot.
 
-        With `spans` each rank needs no more than its own of these.
+        With `spans`, each rank is sent only its own span.
         """
         place, size = self._number % SLOTS, piece.numel()
         slots = [typed[place][:size] for typed in self._of_type(piece.dtype)]
@@ -194,12 +194,12 @@ class SharedMemory(MeetingPlace):
         return slots
 
     def _show(self, number: int, start: int, num_bytes: int, to: Collection[int] | None = None) -> None:
-        """Let ranks see what was written for exchange `number` at `start` of its place, where they do not see it in any case."""
+        """Show bytes written at `start` of the slot of exchange `number` to other ranks, if memory is not shared."""
         begin = number % SLOTS * SLOT + start
         self._peers.show(begin, begin + num_bytes, to)
 
     def _of_type(self, dtype: torch.dtype) -> list[list[torch.Tensor]]:
-        """Return the ranks' places as tensors of `dtype`."""
+        """Return each rank's slots as tensors of `dtype`."""
         found = self._typed.get(dtype)
         if found is None:
             found = self._typed[dtype] = [list(memory.view(dtype).split(SLOT // dtype.itemsize)) for memory in self._bytes]
@@ -207,7 +207,7 @@ class SharedMemory(MeetingPlace):
 
 
 def in_pieces(tensors: Sequence[torch.Tensor], size: int) -> list[list[torch.Tensor]]:
-    """Return flat tensors of bytes cut and put together to pieces of `size`, the last one smaller."""
+    """Split and group flat tensors of bytes into pieces of `size` bytes; the last may be smaller."""
     pieces: list[list[torch.Tensor]] = []
     left = 0
     for tensor in tensors:
@@ -223,7 +223,7 @@ def in_pieces(tensors: Sequence[torch.Tensor], size: int) -> list[list[torch.Ten
 
 
 def _cut(slot: torch.Tensor, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return the places of `tensors` in `slot`, one behind the other."""
+    """Return consecutive views of `slot` with the sizes of `tensors`."""
     sizes = [tensor.numel() for tensor in tensors]
     return list(slot[: sum(sizes)].split(sizes))
 

@@ -1,4 +1,4 @@
-"""TCP sockets of this process, whoever in it has opened them: gloo's are known to nobody else."""
+"""TCP sockets of this process, including those that only gloo knows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import psutil
 
 
 def address_of(interface: str) -> str:
-    """Return this host's IPv4 address at a network interface; an ``OSError``: it has none."""
+    """Return this host's IPv4 address at a network interface.
+
+    Raises
+    ------
+    OSError
+        The interface has none.
+    """
     for found in psutil.net_if_addrs().get(interface, []):
         if found.family == socket.AF_INET:
             return found.address
@@ -24,11 +30,11 @@ def own_sockets() -> Iterator[socket.socket]:
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - each of them is only opened once
         try:
             file = os.dup(int(name))
-        except OSError:  # closed meanwhile
+        except OSError:  # closed in the meantime
             continue
         try:
             own = socket.socket(fileno=file)
-        except OSError:  # no socket
+        except OSError:  # not a socket
             os.close(file)
             continue
         with own:

@@ -1,10 +1,10 @@
-"""Gloo's TCP connections between ranks of one host, which ask nobody who they are: a group that another user has got into is not formed.
+"""Gloo's TCP connections between ranks of one host, which have no authentication: refuse groups that another user has connected to.
 
-Gloo listens on a port of the loopback interface for each group and takes for a rank whoever sends that rank's number first. Linux tells the
-user of every socket of the machine, so what has come is looked at before anything is received: sums would be another user's, and
-collectives of objects unpickle what they get. Afterwards nobody new is let in, as all ranks are connected once a group is made.
+Gloo listens on a loopback port for each group, and accepts as a rank whoever sends that rank's number first. Linux tells the user of every
+socket of the machine, so the peers are checked before anything is received: sums could be another user's, and object collectives unpickle
+what they get. Later connections are not accepted, as all ranks are connected once a group is made.
 
-The system is asked by ``sock_diag(7)``, which looks up one socket in some microseconds: its tables in ``/proc/net`` take milliseconds.
+``sock_diag(7)`` looks up one socket in microseconds; parsing ``/proc/net`` takes milliseconds.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _REQUEST = struct.Struct("=BBBBI 2s2s 16s16s I 8s")  # family, protocol, ext, pa
 _ANSWER = struct.Struct("=BBBB 48x 3I II")  # family, state, timer, retransmits; expires, queues; user, inode
 _ESTABLISHED = 1
 _TOO_MUCH = 1 << 16
-_MAPPED = "0000000000000000FFFF0000"  # before an IPv4 address among IPv6 ones, in a table
+_MAPPED = "0000000000000000FFFF0000"  # prefix of an IPv4-mapped IPv6 address in ``/proc/net``
 _Address = tuple[str, int]
 
 
 @contextlib.contextmanager
 def guarded_groups() -> Iterator[None]:
-    """Let every process group that is made here raise a ``ConnectionError`` where another user has connected to this rank's."""
+    """Let every process group made in the ``with`` block raise a ``ConnectionError`` if another user has connected to this rank's ports."""
     make = distributed_c10d._new_process_group_helper
 
     @wraps(make)
@@ -61,16 +61,16 @@ def guarded_groups() -> Iterator[None]:
 
 
 def shut_out(ports: set[int]) -> None:
-    """End connections that have come to the `ports` of this process and are no process's of this user; raise if there are any.
+    """Shut down connections to the `ports` of this process that do not belong to this user.
 
     Raises
     ------
     ConnectionError
-        There was one, which may have been taken for a rank.
+        There was such a connection, which gloo may have accepted as a rank.
     """
     users: set[int | None] = set()
     for own in own_sockets() if ports else ():
-        with contextlib.suppress(OSError):  # it is not connected (any more)
+        with contextlib.suppress(OSError):  # the socket is not connected (any more)
             if _is_listening(own) or own.getsockname()[1] not in ports:
                 continue
             user = user_of(own.getpeername()[:2], own.getsockname()[:2])
@@ -87,7 +87,7 @@ def shut_out(ports: set[int]) -> None:
 
 
 def user_of(local: _Address, remote: _Address) -> int | None:
-    """Return the number of the user whose TCP socket on this host has these addresses, ``None`` where there is none that is connected."""
+    """Return the user ID of the connected TCP socket on this host with these addresses; ``None`` if there is none."""
     addresses = [ipaddress.ip_address(address) for address, _ in (local, remote)]
     plain = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
     family = socket.AF_INET if plain[0].version == 4 else socket.AF_INET6
@@ -98,17 +98,17 @@ def user_of(local: _Address, remote: _Address) -> int | None:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as system:
             system.send(_HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + request)
             answer = system.recv(_TOO_MUCH)
-    except OSError:  # a sandbox may have none
+    except OSError:  # a sandbox may forbid netlink
         return _user_in_table([f"{_in_table(address)}:{port:04X}" for address, (_, port) in zip(plain, (local, remote), strict=True)])
     if _HEADER.unpack_from(answer)[1] == _NLMSG_ERROR:
         return None
     found = _ANSWER.unpack_from(answer, _HEADER.size)
     state, user, inode = found[1], found[-2], found[-1]
-    return user if state == _ESTABLISHED and inode else None  # one that was closed is nobody's, and said to be root's
+    return user if state == _ESTABLISHED and inode else None  # a closed socket has no inode and appears as root's
 
 
 def _in_table(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """Return `address` as Linux writes it there: each four bytes as a number of this machine's."""
+    """Return `address` in the notation of ``/proc/net``: each four bytes as a native-endian number."""
     return "".join(f"{word:08X}" for word in struct.unpack(f"={len(address.packed) // 4}I", address.packed))
 
 

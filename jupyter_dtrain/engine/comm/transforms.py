@@ -1,6 +1,6 @@
-"""What ranks tell each other while a transform of torch.func is under way (``grad``, ``vmap``): that is no part of what is transformed.
+"""Communicate within a transform of torch.func (``grad``, ``vmap``) without taking part in it.
 
-New memory would be one of the transform's wrappers, and memory that is older must not be written into.
+Within a transform, new tensors would be its wrappers, and existing ones must not be written to.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 
 def in_transform() -> bool:
-    """Return whether a transform of torch.func is under way."""
+    """Return whether a transform of torch.func is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def outside_transforms() -> AbstractContextManager[object]:
-    """Leave the transforms that are under way, until the end of the ``with`` block."""
+    """Suspend the active transforms until the end of the ``with`` block."""
     return temporarily_clear_interpreter_stack() if in_transform() else nullcontext()
