@@ -1,7 +1,7 @@
-"""From names to what is sent: the notebook's values in one pickle, and an error that names what cannot be.
+"""Pack the notebook's values into one pickle; raise an error that names a value which cannot be sent.
 
-Functions and classes defined in the notebook travel by value, and so do modules that lie beside it: engines then
-always run the text as it is now, edited a moment ago or not.
+Functions and classes of the notebook are pickled by value, and so are modules in its folder: engines always run their current text,
+including edits since the import.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ class Bundle:
     Attributes
     ----------
     packed : Packed
-        A dict of the values by name; tuples of what goes along, modules that the cell imports and states of libraries, and an empty one;
-        and the list `tracked`.
+        A dict of the values by name; then tuples of modules that the cell imports and of library states, ended by an empty one; then the
+        list `tracked`.
     tracked : list of object
-        The notebook's objects that the engines work on copies of, in the order that both sides count them.
+        The notebook's objects of which the engines get copies, in the order in which both sides count them.
     names : CellNames
-        What was asked for, with the names that code looks up by a text.
+        The names asked for, and names that the code looks up by a string.
     left_out : dict of str to str
-        Names that may be read but could not be sent, with the reason.
+        Names that may be read but could not be sent → the reason.
     seen : list of object
         Every object that is in `packed`.
     own_modules : frozenset of str
-        Modules that lie beside the notebook: what is in `packed` of them is there by value.
+        Modules in the notebook's folder, which are pickled by value.
     lines : list of str
-        About settings in objects of libraries that cannot be sent.
+        Messages about settings in library objects that cannot be sent.
     """
 
     packed: Packed
@@ -71,12 +71,12 @@ class Bundle:
 
 
 def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -> Bundle:
-    """Pickle the values of `names` in `namespace`, and unless `by_text` is false those of names that their code looks up by a text.
+    """Pickle the values of `names` in `namespace`; if `by_text`, also of names that their code looks up by a string.
 
     Raises
     ------
     CaptureError
-        A value that the cell needs cannot be sent. The message names it and what in it is the cause.
+        A value that the cell needs cannot be sent. The message names it and the part of it that is the cause.
     """
     look()
     bundle = _Bundler(names, namespace).pack()
@@ -86,7 +86,7 @@ def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -
 
 
 class _Bundler:
-    """Pickles values and what goes along with them, anew as often as something of them turns out to be sent otherwise or not at all."""
+    """Pickle values and what is sent with them; repeat this when objects turn out to be sent differently or not at all."""
 
     def __init__(self, names: CellNames, namespace: dict[str, Any]) -> None:
         self._names, self._namespace = names, namespace
@@ -96,16 +96,16 @@ class _Bundler:
         self._windows = Windows()
         self._library = LibraryObjects(self._values.values(), partial(_words, namespace, self._modules))
         self._library.add(packages_of([*self._values.values(), *self._imports]))
-        self._patches: list[object] = []  # that the notebook has put into libraries
+        self._patches: list[object] = []  # that the notebook has made in libraries
         self._by_calls: dict[tuple[type, str], Patch] = {}
-        # Of the last attempt: modules that came along, and states of libraries.
+        # Of the last attempt: modules that were sent along, and states of libraries.
         self._imported: list[ModuleType] = []
         self._states: list[object] = []
         self._left_out: dict[str, str] = {}
         self._refused: dict[int, object] = {}
 
     def pack(self) -> Bundle:
-        """Return what can be sent; a `CaptureError` where the cell needs more."""
+        """Return what can be sent; raise a `CaptureError` if the cell needs more."""
         with _by_value(self._modules):
             self._patches += (*operators(), *patches(self._namespace, self._modules))
             try:
@@ -113,7 +113,7 @@ class _Bundler:
             except Exception as error:
                 if go_back(lambda obj: self._why_not(obj) is not None):
                     return _Bundler(self._names, self._namespace).pack()
-                # Only now, so that what can be sent is pickled once.
+                # The search for the cause runs only after a failure, so that values are normally pickled once.
                 attributes_stay = self._library.leave(lambda value: self._why_not(value) is not None)
                 self._leave_values(error)
                 self._leave_modules()
@@ -127,7 +127,7 @@ class _Bundler:
         return bundle
 
     def _attempt(self) -> Bundle | None:
-        """Pickle everything; return nothing where it is known only now that an object is a library's, or that arrays share memory."""
+        """Pickle everything; return ``None`` if only now an object is known to be a library's, or arrays to share memory."""
         with collection_paused():
             whole = self._packer()
             whole.dump(dict(self._values))
@@ -143,7 +143,7 @@ class _Bundler:
             self._states = [state for state in self._states_with(used) if id(state) not in self._refused]
             if going_along := (*self._states, *self._patches):
                 whole.dump(going_along)
-            whole.dump(())  # there are no more
+            whole.dump(())  # ends the list of tuples
             tracked = trackable([*whole.seen, *self._library.objects])
             whole.dump(tracked)
             if self._windows.grow():
@@ -157,12 +157,12 @@ class _Bundler:
         return packer
 
     def _asked_for(self, seen: list[object]) -> list[ModuleType]:
-        """Return the modules that the cell's imports and what was `seen` ask for, and that have not come along."""
+        """Return the modules that the cell's imports and the objects `seen` ask for and that were not sent yet."""
         modules = asked_for(self._names.imports, seen, self._modules)
         return [module for module in modules if module not in self._imported and module.__name__ not in self._left_out]
 
     def _states_with(self, used: list[object]) -> list[object]:
-        """Return what in libraries is another for what is `used`: imported for its effect, put there by calls, kept there, set there."""
+        """Return the changed library state for objects in use: effects of imports, functions put there by calls, kept state, settings."""
         kept = library_states(used, but={state.place for state in self._library.states})
         classes = classes_of(used)
         put = [self._by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(classes)]
@@ -172,7 +172,7 @@ class _Bundler:
         return Search(self._packer).why_not(value)
 
     def _leave_values(self, error: Exception) -> None:
-        """Leave out the names at fault, found one by one."""
+        """Find the names at fault one by one, and leave them out; raise a `CaptureError` for a name that the cell needs."""
         for name in list(self._values):
             reason = self._why_not(self._values[name])
             if reason is None:
@@ -183,13 +183,13 @@ class _Bundler:
             del self._values[name]
 
     def _leave_modules(self) -> None:
-        """Leave out modules, whose files the engines then read."""
+        """Leave out modules that cannot be pickled; engines import them from their files instead."""
         for module in self._imported:
             if (reason := self._why_not(module)) is not None:
                 self._left_out[module.__name__] = reason
 
     def _leave_states(self) -> bool:
-        """Leave out states of libraries, of which the engines have their own; return whether there are any."""
+        """Leave out library states that cannot be pickled, of which engines keep their own; return whether there are any."""
         stay = [state for state in (*self._states, *self._patches) if self._why_not(state) is not None]
         stays(stay)
         self._refused.update((id(state), state) for state in stay)
@@ -201,23 +201,23 @@ class _Bundler:
 
 
 def _words(namespace: dict[str, Any], modules: list[ModuleType]) -> frozenset[str]:
-    """Return the words of the notebook's text and of the modules beside it."""
+    """Return the words in the notebook's code and in modules of its folder."""
     texts = [text for text in namespace.get("In", ()) if isinstance(text, str)]
     return frozenset().union(*map(words_of, (*texts, *map(text_of, modules))))
 
 
 def unpack(unpacker: Unpacker) -> tuple[dict[str, Any], list[object]]:
-    """Return the values by name and the tracked objects that a bundle's `packed` holds."""
+    """Return the values by name and the tracked objects of a bundle's `packed`."""
     with collection_paused():
         values = unpacker.load()
         while unpacker.load() != ():
-            pass  # they are among what is tracked
+            pass  # they are among the tracked objects
         return values, unpacker.load()
 
 
 @contextlib.contextmanager
 def _by_value(modules: list[ModuleType]) -> Iterator[None]:
-    """Let cloudpickle write `modules` by value."""
+    """Let cloudpickle pickle `modules` by value."""
     known = cloudpickle.list_registry_pickle_by_value()
     added = [module for module in modules if module.__name__ not in known]
     for module in added:

@@ -1,8 +1,8 @@
-"""Modules that a notebook has imported for what their import does: a patch, an entry in a registry, an accessor.
+"""Modules that a notebook has imported for a side effect: a patch, an entry in a registry, an accessor.
 
-No name of a cell leads there, and an engine would not have imported them. Importing all that a notebook has costs seconds and memory that
-most cells have no use for. So those are imported on an engine that belong to the libraries of what goes along, or refer to these, and the
-modules from which a class of it has got an attribute. They go in the notebook's order.
+No name in a cell leads to them, so an engine would not import them. Importing all modules of a notebook would cost seconds and memory that
+most cells do not need. So an engine imports those that belong to the libraries of the objects sent, or refer to these libraries, and
+modules that have set an attribute of a class that is sent. The order is the notebook's.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ..serialization.library_changes import modules_of, packages_of
 from .library_patches import Patch
 
 _OF_THE_PROCESS = frozenset({"IPython", "ipykernel", "ipywidgets", "jupyter_dtrain", "matplotlib", "torch", "numpy", "__main__"})
-_EVERYBODYS = frozenset({"torch", "numpy", "pandas", "scipy", "matplotlib"})  # to which nearly all libraries refer
+_EVERYBODYS = frozenset({"torch", "numpy", "pandas", "scipy", "matplotlib"})  # nearly all libraries refer to these
 _NOT_LOOKED_INTO = sys.stdlib_module_names | {"builtins", "__main__"}
 _PUT_NOTHING = sys.stdlib_module_names | _OF_THE_PROCESS | {"", "None"}
 
@@ -35,7 +35,7 @@ _PLAIN = frozenset({type(None), str, int, float, bool, tuple, dict, list, set})
 
 @dataclass(frozen=True)
 class Imported:
-    """A module that who reads this imports, if it is there and has not been."""
+    """A module that the reader imports when it unpickles this, if it is installed and not imported yet."""
 
     name: str
 
@@ -44,7 +44,7 @@ class Imported:
 
 
 def put_there_by_calls(kinds: Iterable[type]) -> list[Patch]:
-    """Return the functions that a call has made and put into `kinds`, classes of another library, or others of it (``tqdm.pandas()``)."""
+    """Return functions that a call has put into classes of another library (``tqdm.pandas()``): `kinds`, or others of their libraries."""
     packages = {str(kind.__module__).partition(".")[0] for kind in kinds if _made_by_calls(kind)}
     if not packages:
         return []
@@ -57,9 +57,9 @@ def put_there_by_calls(kinds: Iterable[type]) -> list[Patch]:
 def imported_for_effect(
     namespace: Mapping[str, Any], objects: Iterable[object], classes: Iterable[type], beside: Iterable[ModuleType] = ()
 ) -> list[Imported]:
-    """Return the modules that cells run in `namespace` have imported and that have an effect on `objects`, which are of `classes`.
+    """Return the modules imported by cells in `namespace` that affect `objects`, which are of `classes`.
 
-    What modules `beside` the notebook put into classes goes along itself.
+    Modules `beside` the notebook are left out, as what they put into classes is sent itself.
     """
     objects = list(objects)
     here = {module.__name__ for module in beside}
@@ -83,7 +83,7 @@ def _imported(name: str) -> Imported:
         shown = io.StringIO()
         with brought(), warnings.catch_warnings(), contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
             warnings.simplefilter("ignore")
-            with contextlib.suppress(Exception):  # the cell says what it misses
+            with contextlib.suppress(Exception):  # the cell's own error says what is missing
                 importlib.import_module(name)
     return Imported(name)
 
@@ -95,7 +95,7 @@ def _imported_by_cells(namespace: Mapping[str, Any]) -> list[str]:
 
 @lru_cache(maxsize=1000)
 def _imports_in(text: str) -> tuple[str, ...]:
-    """Return the names of the modules that `text` may import, in order."""
+    """Return the names of modules that `text` may import, in order."""
     if "import" not in text:
         return ()
     try:
@@ -116,7 +116,7 @@ def _imports_in(text: str) -> tuple[str, ...]:
 
 
 def _referred_to(package: str) -> frozenset[str]:
-    """Return the libraries that the names of the modules of `package` lead to."""
+    """Return the libraries whose objects are module attributes in `package`."""
     beginning = package + "."
     names = [name for name in sys.modules.copy() if name == package or name.startswith(beginning)]
     return _referred_to_by(package, len(names), tuple(names))
@@ -137,13 +137,13 @@ def _module_name(value: Any) -> str:
 
 
 def _is_class(value: object) -> TypeGuard[type]:
-    """Return whether `value` is a class, without asking it: ``isinstance`` looks at its ``__class__``, which may warn, load or raise."""
+    """Return whether `value` is a class, without ``isinstance``, which reads ``__class__`` and may run code of a proxy."""
     return issubclass(type(value), type)
 
 
 def _patched_by(kinds: Iterable[type]) -> list[str]:
-    """Return the modules that have given an attribute to a class which is another library's."""
-    num_modules = len(sys.modules)  # who patches was imported
+    """Return the modules that have set an attribute of a class of another library."""
+    num_modules = len(sys.modules)  # a new patch comes with a new import
     found: set[str] = set()
     for kind in kinds:
         known = _known.get(id(kind))
@@ -159,20 +159,20 @@ _known: dict[int, tuple[weakref.ref[type], tuple[int, int], frozenset[str]]] = {
 
 
 def classes_of(objects: list[object]) -> set[type]:
-    """Return the classes of `objects`, those among them, and their bases."""
+    """Return the classes of `objects`, the classes among them, and all their bases."""
     kinds = set(map(type, objects))
     if any(issubclass(kind, type) for kind in kinds):
         kinds |= {obj for obj in objects if _is_class(obj)}
-    if ModuleType in kinds:  # whose classes the cell may make objects of
+    if ModuleType in kinds:  # the cell may instantiate the module's classes
         modules = [obj for obj in objects if type(obj) is ModuleType]
         kinds |= {value for module in modules for value in list(vars(module).values()) if _is_class(value)}
     return {base for one in kinds for base in one.__mro__}
 
 
 def _made_by_calls(kind: type) -> list[tuple[str, FunctionType]]:
-    """Return the functions of other libraries in `kind` that are made within another function: an import does not put them there.
+    """Return functions in `kind` that another library has made within a function: importing that library does not put them there.
 
-    They are looked for each time: a second call puts others under the same names.
+    Not cached, as a second call puts other functions under the same names.
     """
     own = str(kind.__module__).partition(".")[0]
     if own in _NOT_LOOKED_INTO:
@@ -189,7 +189,7 @@ def _made_by_calls(kind: type) -> list[tuple[str, FunctionType]]:
 
 
 def _others_in(kind: type) -> frozenset[str]:
-    """Return the modules of other libraries that have given `kind` an attribute."""
+    """Return the modules of other libraries that have set an attribute of `kind`."""
     own = str(kind.__module__).partition(".")[0]
     if own in ("builtins", "__main__") or own in sys.stdlib_module_names:
         return frozenset()
@@ -199,7 +199,7 @@ def _others_in(kind: type) -> frozenset[str]:
 
 
 def _homes_of(value: Any) -> Iterator[str]:
-    """Yield the modules of the function, the property or the accessor that `value` is."""
+    """Yield the modules that define the function, property or accessor `value`."""
     kind = type(value)
     if kind is FunctionType:
         yield str(value.__module__)
@@ -210,5 +210,5 @@ def _homes_of(value: Any) -> Iterator[str]:
         yield str(getattr(value.__func__, "__module__", ""))
     elif kind not in _PLAIN and not _is_class(value):
         with contextlib.suppress(AttributeError):
-            own = object.__getattribute__(value, "__dict__")  # as it would say without code of its own
+            own = object.__getattribute__(value, "__dict__")  # bypasses the object's own attribute lookup
             yield from (str(part.__module__) for part in own.values() if _is_class(part) or type(part) is FunctionType)

@@ -1,7 +1,7 @@
-"""What a notebook has put into libraries: ``np.float = float``, ``nn.Module.count = count``, ``@add_to_class(Trainer)`` above a function.
+"""Attributes that a notebook has set in libraries: ``np.float = float``, ``nn.Module.count = count``, ``@add_to_class(Trainer)``.
 
-Which of the thousands of attributes of libraries these are is read from the texts that have been run, the notebook's and those of the
-modules beside it; what counts is what the attribute is now.
+Libraries have thousands of attributes. The code that was run, in the notebook and in modules of its folder, tells which of these were set;
+their current values are sent.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..serialization.module_reducers import is_dynamic
 
 _OF_THE_PROCESS = frozenset({"__main__", "IPython", "ipykernel", "os", "sys", __name__.partition(".")[0]})
 _MISSING = object()
-_ORIGINALS: dict[int, Any] = {}  # what libraries have themselves, by what is in its place now
+_ORIGINALS: dict[int, Any] = {}  # id of a value that was set → the library's own value
 
 
 @dataclass(eq=False)
@@ -34,7 +34,7 @@ class Patch:
 
 
 def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list[Patch]:
-    """Return what the cells that were run in `namespace`, and the `modules` beside it, have put into libraries."""
+    """Return the patches that cells run in `namespace` and `modules` of its folder have made."""
     texts = [(text, namespace) for text in namespace.get("In", ()) if isinstance(text, str)]
     texts += [(text_of(module), vars(module)) for module in modules]
     found: dict[tuple[int, str], Patch] = {}
@@ -49,7 +49,7 @@ def patches(namespace: Mapping[str, Any], modules: Iterable[ModuleType]) -> list
 
 @contextmanager
 def in_place(objects: Iterable[object]) -> Iterator[None]:
-    """Let libraries have the patches that are among `objects`, until the end of the ``with`` block."""
+    """Apply the patches among `objects` to libraries within the ``with`` block."""
     made = [patch for patch in objects if isinstance(patch, Patch)]
     before = [_now(patch.owner, patch.name) for patch in made]
     try:
@@ -67,7 +67,7 @@ def in_place(objects: Iterable[object]) -> Iterator[None]:
 
 
 def original(function: Any) -> Any:
-    """Return the library's own function in whose place `function` is now: a function of PyTorch's announces itself by its name."""
+    """Return the library's own function if `function` is a patch of the notebook's, else `function` itself."""
     found = _ORIGINALS.get(id(function), _MISSING)
     return function if found is _MISSING else found
 
@@ -86,7 +86,7 @@ def _now(owner: Any, name: str) -> Any:
 
 
 def _is_its_own(value: Any, owner: Any, name: str) -> bool:
-    """Return whether `value` is what the text of the library has made `owner` with: the code that sets it has not run, or was undone."""
+    """Return whether `value` is the library's original attribute: the assignment has not run, or was undone."""
     if not isinstance(value, FunctionType):
         return False
     home, path = (owner, name) if isinstance(owner, ModuleType) else (sys.modules.get(owner.__module__), f"{owner.__qualname__}.{name}")
@@ -94,7 +94,7 @@ def _is_its_own(value: Any, owner: Any, name: str) -> bool:
 
 
 def _resolve(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:
-    """Return the module or class that `path` leads to, ``None`` if it leads elsewhere."""
+    """Return the module or class at `path`, ``None`` if there is another object."""
     found = names.get(path[0])
     for name in path[1:]:
         if not isinstance(found, ModuleType | type):
@@ -104,7 +104,7 @@ def _resolve(path: tuple[str, ...], names: Mapping[str, Any]) -> Any:
 
 
 def text_of(module: ModuleType) -> str:
-    """Return the text of a module, an empty one where there is none."""
+    """Return the source text of a module, an empty one if there is none."""
     try:
         return inspect.getsource(module)
     except (OSError, TypeError):
@@ -113,7 +113,7 @@ def text_of(module: ModuleType) -> str:
 
 @lru_cache(maxsize=1000)
 def _assigned(text: str) -> tuple[tuple[tuple[str, ...], str], ...]:
-    """Return the attributes that a text sets: the way to what has each, and its name."""
+    """Return the attributes that a text sets: the path to the owner of each, and its name."""
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):

@@ -1,6 +1,6 @@
-"""How the notebook logs: which records its loggers make, and which of them have handlers.
+"""Logging settings of the notebook: levels of its loggers, and which have handlers.
 
-The handlers themselves stay in the notebook, with the files and streams that they write to; an engine sends them the records.
+The handlers stay in the notebook, with their files and streams. An engine sends them the log records.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RECORD = "application/vnd.jupyter-dtrain.log-record"
-"""The type of a display that is a record on its way to the notebook's handlers."""
+"""MIME type of displays that carry log records to the notebook's handlers."""
 ROOT = "root"
-_OF_THE_KERNEL = frozenset({"IPKernelApp", "traitlets"})  # speak of its own doings
+_OF_THE_KERNEL = frozenset({"IPKernelApp", "traitlets"})  # log the kernel's own activity
 
 
 @dataclass(frozen=True)
 class LoggerSettings:
-    """What is set of one logger; `handled`: it has handlers."""
+    """Settings of one logger; `handled`: it has handlers."""
 
     level: int
     propagate: bool
@@ -29,14 +29,14 @@ class LoggerSettings:
 
 @dataclass(frozen=True)
 class Loggers:
-    """What is set of the loggers of one process.
+    """Settings of the loggers of one process.
 
     Attributes
     ----------
     settings : mapping of str to LoggerSettings
-        By name, of the root logger and those of which anything is set.
+        By name, of the root logger and all loggers with a setting.
     disabled : int
-        The level up to which ``logging.disable`` has switched off all of them.
+        Level up to which ``logging.disable`` has disabled all loggers.
     """
 
     settings: Mapping[str, LoggerSettings] = field(default_factory=dict)
@@ -44,14 +44,14 @@ class Loggers:
 
     @classmethod
     def now(cls) -> Loggers:
-        """Return those of this process."""
+        """Return the settings of this process."""
         found = {name: _settings(logger) for name, logger in _loggers() if name not in _OF_THE_KERNEL}
         unset = LoggerSettings(logging.NOTSET, propagate=True, disabled=False, handled=False)
         return cls({name: settings for name, settings in found.items() if settings != unset}, logging.root.manager.disable)
 
     @contextmanager
     def installed(self) -> Iterator[list[str]]:
-        """Let this process's loggers be set so within the ``with`` block; give the names of those that have handlers in theirs."""
+        """Apply the settings within the ``with`` block; yield the names of loggers that have handlers in the notebook."""
         loggers = {name: logging.getLogger(name) for name in self.settings}
         before = {name: _settings(logger) for name, logger in loggers.items()}
         disabled = logging.root.manager.disable
@@ -76,15 +76,15 @@ def _settings(logger: logging.Logger) -> LoggerSettings:
 def _set(loggers: Mapping[str, logging.Logger], settings: Mapping[str, LoggerSettings], disabled: int) -> None:
     for name, logger in loggers.items():
         one = settings[name]
-        if logger.level != one.level:  # which makes all loggers forget what they are enabled for
+        if logger.level != one.level:  # setting it clears the caches of all loggers
             logger.setLevel(one.level)
         logger.propagate, logger.disabled = one.propagate, one.disabled
-    if logging.root.manager.disable != disabled:  # so does this
+    if logging.root.manager.disable != disabled:  # this clears them as well
         logging.disable(disabled)
 
 
 def written(record: logging.LogRecord, logger: str) -> dict[str, Any]:
-    """Return a record for the handlers of `logger` as plain values: its message put together, for its arguments may be anything."""
+    """Return a record for the handlers of `logger` as plain values, with its message formatted, as its arguments may be any objects."""
     values = {**vars(record), "msg": record.getMessage(), "args": None}
     if record.exc_info and not record.exc_text:
         values["exc_text"] = logging.Formatter().formatException(record.exc_info)
@@ -92,7 +92,7 @@ def written(record: logging.LogRecord, logger: str) -> dict[str, Any]:
 
 
 def handle(written: Mapping[str, Any]) -> None:
-    """Give a record to the handlers that it was written for, or show it if that is worth a warning and there are none."""
+    """Pass a record to the handlers that it is for, or to ``logging.lastResort`` if there are none."""
     record = logging.makeLogRecord(written["values"])
     last = [logging.lastResort] if logging.lastResort is not None else []
     for handler in logging.getLogger(written["logger"]).handlers or last:

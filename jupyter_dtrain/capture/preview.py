@@ -1,4 +1,4 @@
-"""What a cell would send, before anything is sent: each name, how large it is, and what will happen to it."""
+"""Preview of what a cell would send: each name, its size, and what happens to it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Row:
     kind : str
         What it is, in a few words.
     num_bytes : int
-        What it takes by itself.
+        Size when sent alone.
     shares_with : list of str
-        Names above whose tensors or arrays are also its own: they are sent once.
+        Names above with the same tensors or arrays, which are sent once.
     fate : str
-        What will happen to it on the engines.
+        What happens to it on the engines.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Row:
 
 def preview(names: CellNames, namespace: dict[str, Any]) -> list[Row]:
     """Return a row for each name that the cell needs and the notebook has."""
-    with contextlib.suppress(CaptureError):  # the row of the name at fault says so
+    with contextlib.suppress(CaptureError):  # the row of the name at fault shows the error
         names = pack(names, namespace).names
     rows: list[Row] = []
-    owners: dict[int, str] = {}  # where a buffer lies, and the first name that has it
+    owners: dict[int, str] = {}  # address of a buffer → first name that has it
     lines = {**names.maybe, **names.needed}
     for name in names:
         if name not in namespace or (hasattr(builtins, name) and namespace[name] is getattr(builtins, name)):

@@ -1,4 +1,4 @@
-"""What a cell reads without naming it: settings that a notebook makes once, its folder and where it finds modules."""
+"""Process settings that a cell reads implicitly: defaults of libraries, working directory, module search path."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .settings import ENVIRONMENT, SOME_OF_IT, changes, make_settings, of_other_
 
 @dataclass(frozen=True)
 class ProcessSettings:
-    """Settings of one process. The cell finds the notebook's on the engines, and what it changes of them counts in the notebook.
+    """Settings of one process. On engines the cell finds the notebook's; its changes are applied in the notebook.
 
     Attributes
     ----------
@@ -28,13 +28,13 @@ class ProcessSettings:
     dtype : torch.dtype
         The default of new tensors.
     gradients : bool
-        Whether gradients are on.
+        Whether autograd is enabled.
     deterministic, only_warn : bool
         Whether PyTorch uses deterministic algorithms, and only warns where it has none.
     settings : dict
         Other settings of libraries, by name.
     withheld : tuple of str
-        Environment variables that were left out of them, as they look like secrets.
+        Environment variables that were left out of `settings`, as they look like secrets.
     """
 
     folder: str
@@ -48,7 +48,7 @@ class ProcessSettings:
 
     @classmethod
     def now(cls, *, of_libraries: bool = True) -> ProcessSettings:
-        """Return those of this process, `of_libraries` that need not be there too."""
+        """Return the settings of this process; `of_libraries`: also those of optional libraries."""
         return cls(
             folder=os.getcwd(),  # noqa: PTH109 - a text, to be compared
             module_folders=list(sys.path),
@@ -60,20 +60,20 @@ class ProcessSettings:
         )
 
     def changed_from(self, before: ProcessSettings) -> ProcessSettings:
-        """Return them with only those of the `settings` that are other than `before`."""
+        """Return a copy with only those `settings` that differ from `before`."""
         return replace(self, settings=changes(before.settings, self.settings))
 
     def of_rank(self, rank: int) -> ProcessSettings:
-        """Return them for a rank: another than 0 logs nothing."""
+        """Return the settings for a rank: integrations may define other values for ranks other than 0."""
         return self if rank == 0 else replace(self, settings=of_other_ranks(self.settings))
 
     def of_host(self, source: str) -> ProcessSettings:
-        """Return them for a cell whose engines belong to this process, and not to the notebook's."""
+        """Return the settings for a cell whose engines belong to this process instead of the notebook's."""
         environment = environment_of_host(self.settings.get(ENVIRONMENT, {}), self.settings, source)
         return replace(self, settings={**self.settings, ENVIRONMENT: environment})
 
     def without_secrets(self) -> ProcessSettings:
-        """Return them as they may lie on a disk."""
+        """Return a copy that may be written to disk, without environment variables that look like secrets."""
         kept, withheld = dict(self.settings), set(self.withheld)
         for name in (ENVIRONMENT, SOME_OF_IT):
             secret = {variable for variable, value in kept.get(name, {}).items() if is_secret(variable, value or "")}
@@ -83,7 +83,7 @@ class ProcessSettings:
         return self if withheld == set(self.withheld) else replace(self, settings=kept, withheld=tuple(sorted(withheld)))
 
     def with_secrets_of(self, environment: Mapping[str, str]) -> ProcessSettings:
-        """Return them with the values that what was left out has in an `environment`; what it has none of stays `withheld`."""
+        """Return a copy with the withheld variables that `environment` has; the others stay `withheld`."""
         found = {name: environment[name] for name in self.withheld if name in environment}
         if not found:
             return self
@@ -91,17 +91,17 @@ class ProcessSettings:
         return replace(self, settings=settings, withheld=tuple(name for name in self.withheld if name not in found))
 
     def set_folders(self) -> None:
-        """Be in the notebook's folder, and find modules and integrations where it does."""
+        """Change to the notebook's folder, and use its module search path and integrations."""
         try:
             os.chdir(self.folder)
-        except OSError:  # an engine elsewhere: a cell that reads files by relative paths will say which is missing
+        except OSError:  # not on this engine's host: a cell that reads relative paths will raise its own error
             pass
         sys.path[:] = [*self.module_folders, *(path for path in sys.path if path not in self.module_folders)]
         if KNOWN in self.settings:
             be_told(self.settings[KNOWN])
 
     def set(self) -> None:
-        """Make them those of this process: all but a folder that is not there, and where it found modules before it still does."""
+        """Apply the settings to this process, except a folder that does not exist; this process's own search path is kept at the end."""
         self.set_folders()
         torch.set_default_dtype(self.dtype)
         torch.set_grad_enabled(self.gradients)

@@ -1,4 +1,4 @@
-"""The random state of a process: what a cell draws from, in PyTorch, NumPy and Python."""
+"""RNG state of a process: PyTorch, NumPy and Python."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..system import cuda_random
 
 @dataclass(frozen=True)
 class RandomState:
-    """The notebook's random streams: the cell continues them on the engines, and the notebook continues after it.
+    """The RNG state of the notebook: the cell continues it on the engines, and the notebook continues it after the cell.
 
-    `torch_cuda` is that of the current GPU, ``None`` where there is none.
+    `torch_cuda` is that of the current GPU, ``None`` if there is none.
     """
 
     torch_cpu: torch.Tensor
@@ -27,36 +27,36 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """Return the state of this process."""
+        """Return the RNG state of this process."""
         return cls(torch.get_rng_state(), np.random.get_state(), random.getstate(), cuda_random.state())  # type: ignore[arg-type]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Arrays: a tensor takes a millisecond to pickle.
+        # As arrays: pickling a tensor takes a millisecond.
         of_gpu = None if self.torch_cuda is None else self.torch_cuda.numpy()
         return _random_state, (self.torch_cpu.numpy(), self.numpy_legacy, self.python, of_gpu)
 
     def set(self) -> None:
-        """Make it the state of this process."""
+        """Set the RNG state of this process."""
         torch.set_rng_state(self.torch_cpu)
         np.random.set_state(self.numpy_legacy)
         random.setstate(self.python)
         cuda_random.set_state(self.torch_cuda)
 
     def with_gpu(self) -> RandomState:
-        """Return this with a stream of GPUs, which follows from that of the CPU where the notebook has no GPU."""
+        """Return a copy with a GPU state; if the notebook has no GPU, it is seeded from the CPU state."""
         if self.torch_cuda is not None:
             return self
         return replace(self, torch_cuda=cuda_random.seeded(xxhash.xxh3_64_intdigest(self.torch_cpu.numpy().tobytes())))
 
     def digest(self) -> str:
-        """Return a short text that is the same where the next numbers are the same, those of a GPU aside."""
+        """Return a short digest that is equal for equal CPU states."""
         digest = xxhash.xxh3_64(self.torch_cpu.numpy().tobytes())
         digest.update(self.numpy_legacy[1].tobytes())
         digest.update(repr((self.numpy_legacy[2:], self.python)).encode())
         return digest.hexdigest()
 
     def equals(self, other: RandomState) -> bool:
-        """Return whether the next numbers are the same."""
+        """Return whether the next random numbers are the same."""
         keys, other_keys = self.numpy_legacy[1], other.numpy_legacy[1]
         return (
             torch.equal(self.torch_cpu, other.torch_cpu)

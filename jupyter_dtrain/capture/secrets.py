@@ -1,4 +1,4 @@
-"""Environment variables that hold secrets: engines get them, and disks do not."""
+"""Environment variables that hold secrets: they are sent to engines, but not written to disk."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ENDINGS = (
     "PRIVATEKEY",
     "AUTHKEY",
 )
-_AMONG_OTHERS = frozenset({"PWD"})  # by itself it is the working directory
+_AMONG_OTHERS = frozenset({"PWD"})  # alone, it is the working directory
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _WITH_PASSWORD = re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@]*:[^/\s@]+@", re.IGNORECASE)
 
 
 def is_secret(name: str, value: str = "") -> bool:
-    """Return whether an environment variable looks like a secret: by a word of its name, or as its value is an address with a password.
+    """Return whether an environment variable looks like a secret: a word of its name, or a URL with a password as its value.
 
     ``HF_TOKEN``, ``awsSecretAccessKey`` and ``MYSQL_PWD`` do; ``TOKENIZERS_PARALLELISM``, ``KEYBOARD`` and ``PWD`` do not.
     """

@@ -1,7 +1,7 @@
-"""Settings of libraries that a notebook makes once and that a cell's results or what it prints depend on.
+"""Library settings on which a cell's results or output depend.
 
-Each is read and made by functions of its library. Those of libraries that need not be there are in `integrations/`: of these, what differs
-from their defaults counts.
+Each is read and set by functions of its library. Those of optional libraries are in `integrations/`; of these, only values other than
+their defaults are sent.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ _OF_THE_PROCESS = (
     *("MASTER_", "MKL_", "MPLBACKEND", "NCCL_", "NVIDIA_", "OMP_", "OPENBLAS_", "PYTHON", "RANK", "ROCR_", "ROLE_"),
     *("TORCHELASTIC_", "TORCH_CPP_", "TP_", "WORLD_SIZE"),
 )
-"""Beginnings of the environment variables that an engine has values of its own for."""
+"""Prefixes of environment variables of which an engine has its own values."""
 _OF_A_HOST = ("HOME", "HOSTNAME", "LD_LIBRARY_PATH", "LOGNAME", "PATH", "PWD", "SHELL", "SHLVL", "TMPDIR", "USER", "VIRTUAL_ENV", "_")
 _OF_ITS_JOBS = ("KUBERNETES_", "LSB_", "OMPI_", "PBS_", "PMI", "SGE_", "SLURM_", "SSH_", "XDG_")
-"""Variables, and beginnings of some, that an engine on another host than the notebook's has values of its own for as well."""
+"""Variables, and prefixes of variables, of which an engine on another host has its own values as well."""
 
 
 def settings_now(*, of_libraries: bool = True) -> dict[str, Any]:
-    """Return the settings of this process by name, `of_libraries` that need not be there too; what cannot be sent is left out."""
+    """Return the settings of this process by name, without unpicklable ones; `of_libraries`: also those of optional libraries."""
     look()
     found: dict[str, Any] = {}
     for name, setting in {**_SETTINGS, **(settings_of_libraries() if of_libraries else {})}.items():
-        with suppress(Exception):  # a library of another version than these functions know
+        with suppress(Exception):  # the library's version may not match these functions
             value = setting.get()
             pickle.dumps(value)
             found[name] = value
@@ -45,12 +45,12 @@ def settings_now(*, of_libraries: bool = True) -> dict[str, Any]:
 
 
 def make_settings(settings: Mapping[str, Any]) -> None:
-    """Make `settings` those of this process, where they are not.
+    """Apply `settings` to this process where they differ.
 
-    All that there are, unlike changes, say also which integrations there are. Then a library that they do not name has its defaults.
+    A complete set, unlike changes, lists the integrations (`KNOWN`). Optional libraries that it does not mention get their defaults.
     """
     if KNOWN in settings:
-        be_told(settings[KNOWN])  # before any is looked up by name
+        be_told(settings[KNOWN])  # before any setting is looked up by name
         defaults = {name: setting.default for name, setting in settings_of_libraries().items() if name not in settings}
         settings = {**settings, **defaults}
     now = settings_now()
@@ -74,7 +74,7 @@ def _setting(name: str) -> Setting | None:
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes `after` of `before`; of the environment single variables, as the other process has some of its own."""
+    """Return the settings that turn `before` into `after`; of the environment single variables, as the other process has its own ones."""
     found: dict[str, Any] = {}
     for name, value in after.items():
         setting = _setting(name)
@@ -115,7 +115,7 @@ def _is_of_host(name: str) -> bool:
 
 
 def _set_environment(variables: Mapping[str, str]) -> None:
-    says_nothing_of_hosts = HOST_VARIABLE in variables  # they were an engine's on another host, which has its own
+    says_nothing_of_hosts = HOST_VARIABLE in variables  # it comes from an engine on another host, which has its own
     gone = (name for name in os.environ if name not in variables and not (says_nothing_of_hosts and _is_of_host(name)))
     changed = {**dict.fromkeys(gone), **variables}
     _update_environment({name: value for name, value in changed.items() if not _is_own(name)})
@@ -130,7 +130,7 @@ def _update_environment(variables: Mapping[str, str | None]) -> None:
 
 
 def _warning_filters() -> list[tuple[str, str, tuple[str, str], str, int]]:
-    """Return the filters of warnings in the words of ``warnings.filterwarnings``, categories by name: not each process has them all."""
+    """Return the warning filters as arguments of ``warnings.filterwarnings``, with categories by name, as a process may lack some."""
     filters: list[tuple[Any, ...]] = list(warnings.filters)
     return [
         (action, _text(message), (kind.__module__, kind.__qualname__), _text(module), line)
@@ -139,7 +139,7 @@ def _warning_filters() -> list[tuple[str, str, tuple[str, str], str, int]]:
 
 
 def _text(pattern: Any) -> str:
-    return getattr(pattern, "pattern", pattern) or ""  # Python's own filters have texts
+    return getattr(pattern, "pattern", pattern) or ""  # Python's default filters have strings
 
 
 def _set_warning_filters(filters: Sequence[tuple[Any, str, tuple[str, str], str, int]]) -> None:
@@ -159,12 +159,12 @@ _SETTINGS = {
     ),
     "torch.backends.cudnn.benchmark": _flag(torch.backends.cudnn, "benchmark"),
     "torch.backends.cudnn.deterministic": _flag(torch.backends.cudnn, "deterministic"),
-    # torch.compile switches it off, for the rest of the process: not each engine need have been in that cell.
+    # torch.compile disables it for the rest of the process, and not every engine may have run that cell.
     "torch.distributions": _flag(torch.distributions.Distribution, "_validate_args"),
     "numpy.set_printoptions": Setting(_numpy_printing, lambda options: np.set_printoptions(**options)),
     "numpy.seterr": Setting(np.geterr, lambda kinds: np.seterr(**kinds)),
-    "sys.argv": _flag(sys, "argv"),  # what argparse takes where it is given nothing
-    # Where a cell runs there are frames below it that the notebook does not have.
+    "sys.argv": _flag(sys, "argv"),  # the default input of argparse
+    # On an engine there are more frames below the cell than in the notebook.
     "sys.setrecursionlimit": Setting(sys.getrecursionlimit, lambda limit: sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))),
     "warnings.filters": Setting(_warning_filters, _set_warning_filters),
     ENVIRONMENT: Setting(_environment, _set_environment),

@@ -1,4 +1,4 @@
-"""Which of the values of a cell cannot be sent, and why: looked for once packing has failed."""
+"""Find which part of a cell's value cannot be sent, and why, after packing has failed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ..serialization.copy_restore import attributes_of
 from ..serialization.pickler import Packer
 from ..serialization.reducers import reduced
 
-_MAX_DEPTH = 8  # how far a value is searched for what cannot be sent
+_MAX_DEPTH = 8  # how deep a value is searched
 
 
 def message_of(name: str, line: int, value: object, reason: str) -> str:
-    """Return what the user is told of a name whose value cannot be sent."""
+    """Return the error message for a name whose value cannot be sent."""
     return (
         f"line {line} uses {name!r} (a {type(value).__name__}), which cannot be sent to the engines: {reason}.\n"
         f"Make {name!r} inside the cell instead, or pass what it is made from (a path, an address, a seed)."
@@ -27,7 +27,7 @@ def message_of(name: str, line: int, value: object, reason: str) -> str:
 
 
 class Search:
-    """Looks in a value for what cannot be sent."""
+    """Search values for parts that cannot be sent. `packer` makes a new `Packer`."""
 
     def __init__(self, packer: Callable[[], Packer]) -> None:
         self._packer = packer
@@ -45,13 +45,13 @@ class Search:
         try:
             self._packer().dump(value)
         except Exception as error:
-            # Its frames, and those of what led to it, would keep the values until Python looks for circles.
+            # The traceback's frames would keep the values alive until the next garbage collection.
             error.__context__ = error.__cause__ = None
             return error.with_traceback(None)
         return None
 
     def _narrow(self, value: object, error: Exception) -> tuple[str, object, Exception]:
-        """Follow `value` down to the part that cannot be sent; return the way there as the user would write it."""
+        """Descend from `value` to the part that cannot be sent; return the path to it as the user would write it."""
         path = ""
         met = {id(value)}
         for _ in range(_MAX_DEPTH):
@@ -66,7 +66,7 @@ class Search:
 
 
 def _is_refused(value: object) -> bool:
-    """Return whether it is `value` that is not to be sent, whatever it is made of."""
+    """Return whether `value` itself is refused, whatever its parts are."""
     try:
         reduced(value, ())
     except Exception:
@@ -75,7 +75,7 @@ def _is_refused(value: object) -> bool:
 
 
 def _parts(value: Any) -> Iterator[tuple[str, object]]:
-    """Yield what `value` is made of, each with the way to it."""
+    """Yield the parts of `value`, each with the path to it."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple | set | frozenset | deque):
@@ -93,7 +93,7 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         yield from ((f".{key}", part) for key, part in vars(value).items())
     else:
         yield from ((f".{key}", part) for key, part in (attributes_of(value) or {}).items())
-        if type(value).__module__ == "__main__":  # its methods go along, with the globals that they use
+        if type(value).__module__ == "__main__":  # its methods are sent along, with the globals that they use
             yield f" class {type(value).__name__}", type(value)
 
 

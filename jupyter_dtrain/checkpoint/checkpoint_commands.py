@@ -1,4 +1,4 @@
-"""Answers what the sidebar asks about checkpoints, and does what it is told with them, whether their run goes on or not."""
+"""The sidebar's checkpoint commands: list, pin, delete, export. They work during and after a run."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .load import export_models, read_values
 from .metadata import Checkpoint
 
 FACTS = "facts.json"
-"""What the record has said of checkpoints behind which their run has gone back, in the run's folder."""
+"""File in the run's folder: loss and epoch of checkpoints whose steps a roll-back has removed from the record."""
 LAG = timedelta(seconds=3)
-"""The record is written about once a second: for so long a checkpoint may be ahead of it."""
+"""Longest time that a checkpoint is ahead of the record, which is written about once a second."""
 
 
 class CheckpointShelf:
-    """The checkpoints of all runs of a folder, by the sidebar's commands.
+    """The checkpoints of all runs in a folder, for the sidebar's commands.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class CheckpointShelf:
         Raises
         ------
         StoreError, CheckpointError, UsageError
-            It cannot be done.
+            The command cannot be carried out.
         """
         try:
             return self._answer(command)
@@ -80,7 +80,7 @@ class CheckpointShelf:
                 raise UsageError(f"{command.name} is not a checkpoint command.")
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._store.close()
 
     def _info(self, record: RunRecord, checkpoint: Checkpoint, best: Checkpoint | None) -> CheckpointInfo:
@@ -88,7 +88,7 @@ class CheckpointShelf:
         loss, epoch = _facts_at(self._store, record.run_id, step)
         recorded = max(self._store.last_point(record.run_id, name)[0] for name in (LOSS, LEARNING_RATE))  # a step may have no loss
         if recorded < step and time.time() - checkpoint.time > LAG.total_seconds():
-            # The run has gone back behind it, and what was recorded of that step with it.
+            # The run has gone back to an earlier step, which removed this step from the record.
             kept = _kept_facts(record.folder).get(str(step), {})
             loss, epoch = kept.get(LOSS), kept.get(EPOCH)
         return CheckpointInfo(
@@ -107,11 +107,11 @@ class CheckpointShelf:
         )
 
 
-# Which loss and epoch a checkpoint is of is in the record of its run; where the run goes back, that of later steps is taken out of it.
+# The record of a run has the loss and epoch of each checkpoint. A roll-back removes later steps from the record.
 
 
 def keep_facts(run_folder: Path, step: int, store: RunStore) -> None:
-    """Keep what the record says of a run's checkpoints after `step`: it is about to be taken back to there."""
+    """Save what the record says of checkpoints after `step`, before the run goes back to `step`."""
     kept = _kept_facts(run_folder)
     for checkpoint in CheckpointFolder(run_folder).newest_first():
         if checkpoint.step > step:
@@ -120,12 +120,12 @@ def keep_facts(run_folder: Path, step: int, store: RunStore) -> None:
 
 
 def _facts_at(store: RunStore, run_id: str, step: int) -> tuple[float | None, float | None]:
-    """Return the loss and the epoch of a step, as far as they are recorded."""
+    """Return the loss and epoch of a step, as far as recorded."""
     return store.last_point(run_id, LOSS, up_to=step)[1], store.value_between(run_id, EPOCH, step)
 
 
 def _kept_facts(run_folder: Path) -> dict[str, dict[str, float | None]]:
-    """Return what was kept, by step; the file may be anybody's."""
+    """Return the saved facts by step. Validates the file, which anybody may have written."""
     try:
         found = json.loads(read_below(run_folder.parent, run_folder.name, FACTS))
     except (OSError, ValueError, RecursionError):

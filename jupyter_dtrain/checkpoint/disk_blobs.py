@@ -1,4 +1,4 @@
-"""The buffers of a run's checkpoints, in a folder that may be somebody else's: see :mod:`..system.confined`."""
+"""The buffers of a run's checkpoints, in a folder that may be untrusted: see :mod:`..system.confined`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HANDLES = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 
 
 class DiskBlobs:
-    """Buffers in a folder below `base`, each under the name that it has in memory. Links count for nothing."""
+    """Buffers in a folder below `base`, under the same names as in memory. Symbolic links are not followed."""
 
     def __init__(self, base: Path, *parts: str) -> None:
         self._base, self._parts = base, parts
@@ -31,26 +31,26 @@ class DiskBlobs:
         return [key for key in keys if not is_file_below(self._base, *self._parts, key)]
 
     def open(self, key: str) -> memoryview:
-        """Map a stored buffer. Writes to it are private to the process. An `OSError`: it is not there."""
+        """Map a stored buffer privately (writes stay in this process); raise an `OSError` if there is none."""
         with file_below(self._base, *self._parts, key) as handle:
             size = os.fstat(handle).st_size
             if not size:
-                return memoryview(bytearray())  # nothing cannot be mapped
+                return memoryview(bytearray())  # an empty file cannot be mapped
             return torch.from_file(f"{_HANDLES}/{handle}", shared=False, size=size, dtype=torch.uint8).numpy().data
 
     def write(self, key: str, buffer: memoryview) -> None:
-        """Store `buffer` so that it outlives a crash of the machine."""
+        """Store `buffer` durably, so that it survives a crash of the machine."""
         folder = make_folder_below(self._base, *self._parts)
-        remove_below(self._base, *self._parts, key)  # what is no file of ours
+        remove_below(self._base, *self._parts, key)  # removes anything but a regular file
         BlobFolder(folder).write(key, buffer, durable=True)
 
     def copy_to(self, blobs: BlobStore, key: str, *, checksum: str, what: str) -> None:
-        """Store a buffer in `blobs` as well. It is the copy that is checked: nobody else writes there.
+        """Copy a buffer to `blobs`. The checksum is verified on the copy, which nobody else can write.
 
         Raises
         ------
         CheckpointError
-            It is not what was written.
+            The checksum differs.
         """
         is_new = bool(blobs.missing([key]))
         try:
@@ -63,14 +63,14 @@ class DiskBlobs:
             raise self._damaged(what)
 
     def check(self, key: str, *, checksum: str, what: str) -> None:
-        """Raise a `CheckpointError` where a buffer is not what was written."""
+        """Raise a `CheckpointError` if a buffer has another checksum."""
         with suppress(OSError):
             if checksum_of(self.open(key)) == checksum:
                 return
         raise self._damaged(what)
 
     def trim(self, keep: Iterable[str]) -> None:
-        """Remove all but `keep`; of links the links alone."""
+        """Remove all buffers except `keep`; of symbolic links, only the links."""
         kept = set(keep)
         if kind_below(self._base, *self._parts) not in (stat.S_IFDIR, None):
             remove_below(self._base, *self._parts)

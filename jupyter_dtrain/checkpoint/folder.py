@@ -1,21 +1,22 @@
-"""Checkpoints: snapshots on disk, where they outlive engines and kernel.
+"""Checkpoints: snapshots on disk, which outlive engines and kernel.
 
-A checkpoint is a folder of its own: each rank's part of a snapshot, and a signed manifest (:mod:`.manifest`) with a checksum
-of every file. It is written aside and published by one rename, so a half-written one is never seen. Large buffers lie once
-for all checkpoints of the run, under the hash of their bytes (:mod:`..transport.blob_store`), which is their checksum too. What
-the run began with lies beside them: a new kernel needs nothing else to go on.
+A checkpoint is a folder with each rank's part of a snapshot and a signed manifest (:mod:`.manifest`) with checksums of all files. It is
+written aside and published by one rename, so no reader sees a partial one. Large buffers are shared by all checkpoints of the run, under
+the hash of their bytes (:mod:`..transport.blob_store`). The task that the run began with lies beside them, so a new kernel needs nothing
+else to resume.
 
 ::
 
     dtrain-runs/<run>/
         blobs/<hash>
-        task                      what the ranks were given
-        files                     what rank 0 has done to files
+        task                      manifest of the ranks' task
+        task.pickle               the task
+        files                     log of what rank 0 has done to files
         checkpoints/
             step-000120/
                 manifest.json
                 0, 1, …           one file for each rank
-                pinned            there if the user wants to keep it
+                pinned            exists if the user wants to keep it
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ FILE_LOG = "files"
 
 
 class CheckpointFolder(CheckpointReader):
-    """The checkpoints of one run, read and written.
+    """Read and write the checkpoints of one run.
 
     Parameters
     ----------
     run_folder : Path
-        The run's folder, which is there.
+        The run's folder, which must exist.
     trusting : str, optional
-        How what somebody else has written is read all the same, for the error that refuses it.
+        Advice on how to load untrusted checkpoints, for the error that refuses them.
     """
 
     def free(self) -> int:
@@ -64,7 +65,7 @@ class CheckpointFolder(CheckpointReader):
         return shutil.disk_usage(self._runs).free
 
     def write_task(self, data: bytes, blobs: BlobStore, keys: Sequence[str]) -> None:
-        """Keep what the run began with: `data`, and the buffers `keys` from `blobs`."""
+        """Write what the run began with: the pickled task `data`, and the buffers `keys` from `blobs`."""
         self._check_room([*map(bytes_of, keys), len(data)])
         with alone_in(self._run_folder):
             content = {"blobs": self._copy_blobs(blobs, keys), "data": checksum_of(data)}
@@ -83,12 +84,12 @@ class CheckpointFolder(CheckpointReader):
         measured: Measured | None = None,
         change: Callable[[bytes], bytes] = lambda part: part,
     ) -> Checkpoint:
-        """Write a checkpoint of `parts`, one for each rank, as `change` makes them; the buffers `keys` are in `blobs`.
+        """Write a checkpoint of `parts`, one per rank, each changed by `change`; the buffers `keys` are in `blobs`.
 
         Raises
         ------
         CheckpointError
-            There is no room, or the folder cannot be written. What was there is as it was.
+            There is no room, or the folder cannot be written. Existing checkpoints are unchanged.
         """
         keys = sorted(set(keys))
         try:
@@ -98,7 +99,7 @@ class CheckpointFolder(CheckpointReader):
                 self._check_room([*map(bytes_of, missing), *map(len, data)])
                 sums = self._copy_blobs(blobs, keys)
                 make_folder_below(self._runs, self._run_id, CHECKPOINTS)
-                target = self._step_folder(step)  # it may be there, of a generation before
+                target = self._step_folder(step)  # it may exist, written by an earlier generation
                 with folder_made_whole(target) as aside:
                     found = self._write_parts(aside, data, sums, step=step, place=place, measured=measured)
                     if pinned or self._is_pinned(target):
@@ -121,12 +122,12 @@ class CheckpointFolder(CheckpointReader):
         return write_manifest(folder / MANIFEST, "checkpoint", content, run_id=self._run_id)
 
     def _copy_blobs(self, blobs: BlobStore, keys: Sequence[str]) -> dict[str, str]:
-        """Let the buffers `keys` be here too, and return their checksums."""
+        """Copy the buffers `keys` into the run's folder, and return their checksums."""
         known: dict[str, str] = {}
         readers: list[Callable[[], dict[str, Any]]] = [self._task_manifest]
         readers += [partial(self._manifest_of, folder) for folder in self._folders()]
         for read in readers:
-            with contextlib.suppress(CheckpointError):  # what others have changed is not vouched for
+            with contextlib.suppress(CheckpointError):  # ignore checksums of manifests that others have changed
                 manifest = read()
                 check_signature(manifest, self._run_id)
                 known.update(manifest["blobs"])
@@ -138,7 +139,7 @@ class CheckpointFolder(CheckpointReader):
         check_disk(self._run_folder, sum(sizes), what="a checkpoint")
 
     def prune(self, number: int) -> None:
-        """Remove all but the newest `number` checkpoints, the best and those that are pinned, and what no other needs."""
+        """Remove all checkpoints except the newest `number`, the best, and pinned ones; and buffers that none of these needs."""
         checkpoints, best = self.newest_first(), self.best()
         others = [checkpoint for checkpoint in checkpoints if not checkpoint.pinned]
         kept = [checkpoint for checkpoint in checkpoints if checkpoint.pinned or checkpoint == best or checkpoint in others[:number]]
@@ -153,7 +154,7 @@ class CheckpointFolder(CheckpointReader):
             self._trim()
 
     def pin(self, step: int, pinned: bool) -> None:
-        """Let the checkpoint of `step` stay until it is deleted, or no longer."""
+        """Pin the checkpoint of `step`, so that it stays until it is deleted, or unpin it."""
         mark = (*self._parts_of(self.at(step).folder), PINNED)
         if pinned:
             mark_below(self._runs, *mark)
@@ -161,7 +162,7 @@ class CheckpointFolder(CheckpointReader):
             remove_below(self._runs, *mark)
 
     def delete(self, step: int) -> None:
-        """Delete the checkpoint of `step`. What it alone needs goes too, with the next one if one is being written."""
+        """Delete the checkpoint of `step`, and buffers that no other needs: now, or after the checkpoint that is being written."""
         self._check_there(step)
         try:
             self._remove(self._step_folder(step))
@@ -172,7 +173,7 @@ class CheckpointFolder(CheckpointReader):
                 self._trim()
 
     def _trim(self) -> None:
-        """Remove the buffers that nothing needs, and what a kernel that was killed has left half-written. Nobody writes meanwhile."""
+        """Remove unused buffers, and unfinished files of a killed kernel. The caller holds the lock, so nobody writes meanwhile."""
         for parts in ((self._run_id,), (self._run_id, CHECKPOINTS), (self._run_id, BLOBS)):
             for name in names_below(self._runs, *parts):
                 if name.startswith(UNFINISHED):
@@ -181,7 +182,7 @@ class CheckpointFolder(CheckpointReader):
         self._blobs.trim({key for manifest in manifests for key in self._named_in(*manifest)})
 
     def _named_in(self, *parts: str) -> list[str]:
-        """Return the buffers that a manifest of any version names, whoever has written it: they are not to go."""
+        """Return the buffers named in a manifest of any version and writer, which must not be removed."""
         try:
             found = json.loads(read_below(self._runs, *parts, limit=LARGEST)).get("blobs", ())
         except (OSError, ValueError, AttributeError, RecursionError):
@@ -189,7 +190,7 @@ class CheckpointFolder(CheckpointReader):
         return [key for key in found if isinstance(key, str)] if isinstance(found, dict | list) else []
 
     def remove(self) -> None:
-        """Remove all checkpoints and what the run began with, as far as that can be: an `OSError` says of what it cannot."""
+        """Remove all checkpoints and what the run began with, as far as possible; then raise the last `OSError`, if any."""
         failed: OSError | None = None
         for name in (TASK, f"{TASK}.pickle", FILE_LOG, CHECKPOINTS, BLOBS):
             try:

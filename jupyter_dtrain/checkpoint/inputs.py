@@ -1,14 +1,13 @@
 """What a run began with, kept in its record: `run.rerun()` runs the cell again from it, in any kernel.
 
-Checkpoints keep it as well, but go when the run has finished. This stays, and so it is small: cells that begin with more than `LIMIT` keep
-it only where `--keep-inputs always` says so. A buffer that an earlier run has kept is linked and not copied, so a hundred runs
-over one data set keep it once.
+Checkpoints contain it as well, but are removed when the run has finished. This copy stays, so it is limited: values larger than `LIMIT` are
+kept only with `--keep-inputs always`. A buffer that a recent run has kept is hard-linked, so runs over one data set store it once.
 
 ::
 
     dtrain-runs/<run>/inputs/
-        manifest.json             checksums of all else, signed
-        task.pickle               what the ranks were given
+        manifest.json             signed checksums of all other files
+        task.pickle               the ranks' task
         blobs/<hash>
 """
 
@@ -35,20 +34,20 @@ from .secrets_at_rest import without_secrets
 
 INPUTS, MANIFEST, TASK, BLOBS = "inputs", "manifest.json", "task.pickle", "blobs"
 LIMIT = 64 * 2**20
-"""Bytes that are kept without being asked for."""
+"""Bytes that are kept by default."""
 NEIGHBOURS = 8
-"""Earlier runs, the last ones, that are looked at for buffers to link."""
+"""Number of recent runs that are searched for buffers to link."""
 NICENESS = 10
-"""Of the thread that writes: the engines train meanwhile."""
+"""Niceness of the writing thread, as the engines train meanwhile."""
 DELAY = 10.0
-"""Seconds of a run after which it is written, if the run has not ended before."""
+"""Seconds after the start of a run when writing begins, unless the run ends before."""
 _being_written: dict[Path, tuple[threading.Thread, threading.Event]] = {}
-"""By the folder of the run."""
+"""Folder of a run → the thread that writes its inputs, and the event that starts the writing."""
 TRUSTING = "`run.rerun(trust=True)` runs it anyway"
 
 
 def write_inputs(run_folder: Path, *, wait: bool) -> None:
-    """Let what a run began with be written now, where this process does so and has not yet, and `wait` until it is, or not."""
+    """Start now to write the inputs of a run, if this process still has to; `wait`: until they are written."""
     if (writing := _being_written.get(run_folder)) is not None:
         thread, due = writing
         due.set()
@@ -57,7 +56,7 @@ def write_inputs(run_folder: Path, *, wait: bool) -> None:
 
 
 class RunInputs:
-    """What the run of a folder began with; `run_folder` is there."""
+    """The inputs of a run; `run_folder` must exist."""
 
     def __init__(self, run_folder: Path) -> None:
         self._runs, self._run_id = run_folder.parent, run_folder.name
@@ -65,18 +64,18 @@ class RunInputs:
 
     @property
     def exist(self) -> bool:
-        """Whether the record has them, once this process has written what it writes of them."""
+        """Whether the record has them. Waits for a write by this process."""
         write_inputs(self._runs / self._run_id, wait=True)
         return is_file_below(self._runs, self._run_id, INPUTS, MANIFEST)
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def keep(self, task: Task, blobs: BlobStore) -> None:
-        """Begin to write what a run begins with, if it is to be kept.
+        """Start to write the inputs of a run in the background, if they are to be kept.
 
-        Nobody waits for that, neither the engines nor the end of the cell: the buffers are mapped here, so that what is written is what
-        they hold now, whatever becomes of their files. It begins when the run has ended (:func:`write_inputs`) or has taken `DELAY`, so
-        that a short cell has the processors for itself. Whoever reads it waits (:attr:`exist`), and so does the end of the kernel.
+        Neither the engines nor the end of the cell wait for it. The buffers are mapped here, so the current contents are written even if
+        their files are deleted. Writing begins when the run has ended (:func:`write_inputs`) or after `DELAY`, so that a short cell has
+        the CPUs for itself. Readers wait for it (:attr:`exist`), and so does the exit of the kernel.
         """
         wanted, size = task.options.keep_inputs, sum(map(bytes_of, set(task.parcel.keys))) + task.parcel.num_bytes
         if wanted == "never" or (wanted == "auto" and size > LIMIT):
@@ -89,8 +88,8 @@ class RunInputs:
         thread.start()
 
     def _write_quietly(self, task: Task, buffers: Mapping[str, memoryview], size: int, due: threading.Event) -> None:
-        """Write it when it is `due`, or leave nothing: a disk that is full must not cost the run, and `rerun` says that it is not there."""
-        if sys.platform == "linux":  # where a priority is a thread's own
+        """Write the inputs when `due`. Errors are dropped: a full disk must not end the run, and `rerun` reports that they are missing."""
+        if sys.platform == "linux":  # where a thread has its own priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         due.wait(DELAY)
         try:
@@ -100,7 +99,7 @@ class RunInputs:
             _being_written.pop(self._runs / self._run_id, None)
 
     def write(self, task: Task, buffers: Mapping[str, memoryview], size: int = 0) -> None:
-        """Write what a run begins with, with its buffers."""
+        """Write the inputs of a run and their buffers; `size` is the room that they need, in bytes."""
         folder = self._runs / self._run_id
         check_disk(folder, size, what="what a cell begins with")
         data = pickle.dumps(task if task.options.keep_secrets else without_secrets(task), protocol=pickle.HIGHEST_PROTOCOL)
@@ -114,18 +113,18 @@ class RunInputs:
             write_manifest(aside / MANIFEST, "task", {"blobs": sums, "data": checksum_of(data)}, run_id=self._run_id)
 
     def _link(self, key: str, checksum: str, target: Path) -> bool:
-        """Let a buffer be that of an earlier run; return whether one has it."""
+        """Hard-link a buffer of a recent run with this checksum; return whether there is one."""
         for other in self._neighbours():
             with suppress(CheckpointError, OSError):
                 manifest = read_manifest(self._runs, other, INPUTS, MANIFEST, kind="task", what=other)
                 check_signature(manifest, other)
                 theirs = next((name for name, known in manifest["blobs"].items() if known == checksum), None)
-                if theirs is not None:  # names need not say what they hold
+                if theirs is not None:  # compare checksums, as names need not be hashes
                     with file_below(self._runs, other, INPUTS, BLOBS, theirs) as handle:
                         if os.fstat(handle).st_size != bytes_of(key):
                             continue
                         os.link(self._runs / other / INPUTS / BLOBS / theirs, target, follow_symlinks=False)
-                        if os.fstat(handle).st_ino != target.lstat().st_ino:  # something else has been put there meanwhile
+                        if os.fstat(handle).st_ino != target.lstat().st_ino:  # the file was replaced meanwhile
                             target.unlink()
                             continue
                     return True
@@ -138,12 +137,12 @@ class RunInputs:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def read(self, *, trusted: bool = False) -> Task:
-        """Return what the ranks of the run were given; :meth:`copy_to` gets its buffers.
+        """Return the task that the run's ranks got; :meth:`copy_to` copies its buffers.
 
         Raises
         ------
         CheckpointError
-            It has been changed, or somebody else has written it and it is not `trusted`; or this Python cannot read it.
+            It was changed, it is not signed by you and not `trusted`, or this Python cannot read it.
         """
         manifest = read_manifest(self._runs, self._run_id, INPUTS, MANIFEST, kind="task", what=self._what)
         if not trusted:
@@ -160,11 +159,11 @@ class RunInputs:
 
     @property
     def other_versions(self) -> str:
-        """With which versions the run began that are others here, after :meth:`read`."""
+        """Versions that differ between the run and this process, after :meth:`read`."""
         return self._versions
 
     def copy_to(self, blobs: BlobStore) -> None:
-        """Store the buffers of what was read in `blobs`; a `CheckpointError`: one is not what was written."""
+        """Copy the buffers of the task that was read to `blobs`; raise a `CheckpointError` if one has changed."""
         stored = DiskBlobs(self._runs, self._run_id, INPUTS, BLOBS)
         for key, checksum in self._blobs.items():
             stored.copy_to(blobs, key, checksum=checksum, what=self._what)

@@ -1,4 +1,4 @@
-"""``jupyter_dtrain.load_checkpoint``: what a run held at a checkpoint, in any notebook, without engines."""
+"""``jupyter_dtrain.load_checkpoint``: the values of a checkpoint in any notebook, without engines; and roll-backs of runs."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from .snapshot_folder import SnapshotFolder
 from .snapshot_index import CompleteSnapshot, SnapshotKeeper
 from .writer import CheckpointWriter
 
-# The values in a checkpoint: for a notebook that wants its weights, and for other programs.
+# The values of a checkpoint, for notebooks and for export.
 
 
 @dataclass(frozen=True)
 class Saved:
-    """What the names of a run's cell held when a checkpoint was taken, on the CPU."""
+    """The values of the cell's names when a checkpoint was taken, on the CPU."""
 
     checkpoint: Checkpoint
     values: dict[str, Any]
 
 
 def read_values(folder: CheckpointFolder, step: int | None, *, trusted: bool = False) -> Saved:
-    """Return the values of the checkpoint of `step`, by default of the newest that is intact.
+    """Return the values of the checkpoint of `step`, by default of the newest intact one.
 
     Raises
     ------
     CheckpointError
-        There is none, it is damaged, or somebody else has written it and it is not `trusted`.
+        There is none, it is damaged, or it is not signed by you and not `trusted`.
     """
     if not trusted:
         folder.check_origin()
@@ -67,12 +67,12 @@ def read_values(folder: CheckpointFolder, step: int | None, *, trusted: bool = F
 
 
 def export_models(saved: Saved, folder: Path) -> list[Path]:
-    """Write the tensors of each model as ``NAME.safetensors`` into `folder`, under the keys of its ``state_dict``.
+    """Write the tensors of each model to ``NAME.safetensors`` in `folder`, under the keys of its ``state_dict``.
 
     Raises
     ------
     CheckpointError
-        The names of the cell hold no model, or safetensors is not installed.
+        No name of the cell holds a model, or safetensors is not installed.
     """
     try:
         from safetensors.torch import save_model
@@ -169,18 +169,18 @@ def _record(store: RunStore, run: str | None) -> RunRecord:
     raise CheckpointError("There is no run here that has a checkpoint.")
 
 
-# A checkpoint on disk that the run is to go on from instead: it is read while the ranks train on.
+# A roll-back: a checkpoint on disk that the run shall continue from. It is read while the ranks train on.
 
 
 class RollBack:
-    """What was ordered of it, and what has come of that."""
+    """A roll-back that was ordered, and the snapshot that was read for it."""
 
     def __init__(self) -> None:
         self._found: CompleteSnapshot | None = None
         self._reader: threading.Thread | None = None
 
     def start(self, step: int, writer: CheckpointWriter, keeper: SnapshotKeeper, *, on_read: Callable[[], None]) -> None:
-        """Read the checkpoint of `step`, and call `on_read` when it is there; a `UsageError` or `CheckpointError` says why it cannot be."""
+        """Start to read the checkpoint of `step`, then call `on_read`; raise a `UsageError` or `CheckpointError` if that cannot be."""
         checkpoint = writer.folder.at(step)
         if self._found is not None or (self._reader is not None and self._reader.is_alive()):
             raise UsageError("The run is going back already.")
@@ -197,6 +197,6 @@ class RollBack:
             on_read()
 
     def pop(self) -> CompleteSnapshot | None:
-        """Return the snapshot that was made of it, once."""
+        """Return the snapshot that was read, once."""
         found, self._found = self._found, None
         return found

@@ -1,12 +1,12 @@
-"""Manifests: what a folder holds, with a checksum of each part, signed by the user who wrote it.
+"""Manifests: the contents of a folder with a checksum of each file, signed by the user who wrote it.
 
-Checkpoints are pickles, which can run any code when they are read. So they are treated as Jupyter treats notebooks: a secret of the
-user's own, in Jupyter's data folder, signs the manifest, and through its checksums all that the manifest names. What
-somebody else has written or changed is refused before any of it is unpickled, unless the user says that they trust it.
+Checkpoints are pickles, and unpickling can run any code. So they are signed as Jupyter signs notebooks: with a secret of the user's in
+Jupyter's data folder. The signature covers the manifest, and through its checksums all files. What was changed or written by others is
+refused before unpickling, unless the user trusts it explicitly.
 
-A manifest names its run, so parts of one run are none of another, and the versions that wrote it: what is pickled are instances of this
-project's classes and the bytecode of the notebook's functions, which other versions need not understand. `FORMAT` rises when those
-classes change (`tests/unit/test_format.py` notices).
+A manifest names its run, so that files cannot be moved to another run, and the versions that wrote it. The pickles contain instances of
+this project's classes and bytecode, which other versions may not understand. `FORMAT` rises when those classes change
+(`tests/unit/test_format.py` notices).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from .manifest_shape import has_shape
 
 FORMAT = 2
 LARGEST = 1 << 26
-"""Bytes of a manifest: one that names a million buffers has them."""
+"""Most bytes of a manifest, enough to name a million buffers."""
 Kind = Literal["task", "checkpoint", "ending"]
 
 
 def write_manifest(path: Path, kind: Kind, content: dict[str, Any], *, run_id: str) -> dict[str, Any]:
-    """Write a manifest of this `kind` for a run, signed; return it."""
+    """Write a signed manifest of this `kind` for a run; return it."""
     manifest = {"format": FORMAT, "kind": kind, "run": run_id, "versions": versions(), **content}
     manifest["signature"] = _signature(manifest)
     write_whole(path, json.dumps(manifest, indent=1).encode(), durable=True)
@@ -43,12 +43,12 @@ def write_manifest(path: Path, kind: Kind, content: dict[str, Any], *, run_id: s
 
 
 def read_manifest(base: Path, *parts: str, kind: Kind, what: str) -> dict[str, Any]:
-    """Return a manifest below `base`, whoever has written it; `what` is what errors call it.
+    """Return a manifest below `base`, without checking its signature; `what` names it in errors.
 
     Raises
     ------
     CheckpointError
-        It cannot be read, is not of this `kind` or not of this version.
+        It cannot be read, or is of another `kind` or version.
     """
     try:
         manifest: Any = json.loads(read_below(base, *parts, limit=LARGEST))
@@ -73,9 +73,9 @@ def read_manifest(base: Path, *parts: str, kind: Kind, what: str) -> dict[str, A
 
 
 def check_signature(manifest: dict[str, Any], run_id: str, *, advice: str | None = None) -> None:
-    """Raise a `CheckpointError` where a manifest is not as this user has written it for this run.
+    """Raise a `CheckpointError` unless this user has signed the manifest for this run.
 
-    Where somebody else has, `advice` says how it is read all the same.
+    `advice` tells how to load it anyway.
     """
     unsigned = {name: value for name, value in manifest.items() if name != "signature"}
     if not hmac.compare_digest(str(manifest.get("signature")).encode(), _signature(unsigned).encode()):
@@ -89,13 +89,13 @@ def check_signature(manifest: dict[str, Any], run_id: str, *, advice: str | None
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that what is pickled here depends on."""
+    """Return the versions on which pickles of this process depend."""
     packages = environment()["packages"]
     return {"python": platform.python_version(), **{name: packages[name] for name in ("torch", "jupyter_dtrain") if name in packages}}
 
 
 def check_versions(manifest: dict[str, Any], what: str) -> None:
-    """Raise a `CheckpointError` where Python's minor version is another: functions are kept as its bytecode."""
+    """Raise a `CheckpointError` if Python's minor version differs, as functions are pickled as bytecode."""
     there, here = manifest["versions"].get("python", "?"), platform.python_version()
     if _minor(there) != _minor(here):
         raise CheckpointError(
@@ -105,7 +105,7 @@ def check_versions(manifest: dict[str, Any], what: str) -> None:
 
 
 def other_versions(manifest: dict[str, Any]) -> str:
-    """Return which versions wrote something and which would read it, where they differ: ``torch 2.12.0 (here 2.13.0)``."""
+    """Return the differences between the writer's and this process's versions: ``torch 2.12.0 (here 2.13.0)``."""
     there, here = manifest["versions"], versions()
     names = sorted(there.keys() | here.keys())
     return ", ".join(
@@ -115,7 +115,7 @@ def other_versions(manifest: dict[str, Any]) -> str:
 
 @contextmanager
 def unpickling(manifest: dict[str, Any], what: str) -> Iterator[None]:
-    """Say what is missing where what a manifest vouches for cannot be unpickled in the ``with`` block."""
+    """Turn unpickling errors in the ``with`` block into a `CheckpointError` that names differing versions."""
     try:
         yield
     except (ImportError, AttributeError, TypeError, ValueError, LookupError, EOFError, pickle.UnpicklingError) as error:
@@ -125,7 +125,7 @@ def unpickling(manifest: dict[str, Any], what: str) -> Iterator[None]:
 
 
 def unpickled(data: bytes, manifest: dict[str, Any], what: str) -> Any:
-    """Return what `data` is the pickle of, if the manifest of a run's task vouches for these bytes; a `CheckpointError` if not."""
+    """Return the unpickled `data`; raise a `CheckpointError` if its checksum is not that of the task's manifest."""
     if checksum_of(data) != manifest["data"]:
         raise CheckpointError(f"{what} has been changed on disk: run its cell again.")
     with unpickling(manifest, what):
@@ -137,7 +137,7 @@ def _minor(version: str) -> str:
 
 
 def checksum_of(data: bytes | memoryview) -> str:
-    """Return what tells whether `data` are as they were, also where somebody has reason to make others that look alike."""
+    """Return a cryptographic checksum: nobody can make other data with the same one."""
     return hashlib.blake2b(data, digest_size=20).hexdigest()
 
 

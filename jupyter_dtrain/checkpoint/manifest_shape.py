@@ -1,4 +1,4 @@
-"""What a manifest has to look like before anything in it is used: it may be anybody's."""
+"""Validation of manifests before any use, as anybody may have written them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from ..system.confined import is_run_id
 
-_KEY = re.compile(r"[0-9a-z]+(-[0-9a-z]+)*", re.ASCII)  # names a file
+_KEY = re.compile(r"[0-9a-z]+(-[0-9a-z]+)*", re.ASCII)  # used as a file name
 _LONGEST = 200
 _MAX = 1 << 53
 Check = Callable[[Any], bool]
 
 
 def has_shape(manifest: object, kind: str) -> bool:
-    """Return whether a manifest has all that one of this `kind` has, of the right types."""
+    """Return whether a manifest has all fields of its `kind`, with the right types."""
     if not isinstance(manifest, dict) or manifest.get("kind") != kind:
         return False
     wanted = {**_COMMON, **_OF_KIND[kind]}
@@ -26,7 +26,7 @@ def has_shape(manifest: object, kind: str) -> bool:
 
 
 def is_blob_key(text: object) -> bool:
-    """Return whether `text` can be the name of a stored buffer."""
+    """Return whether `text` is a valid name of a stored buffer."""
     return isinstance(text, str) and len(text) <= _LONGEST and _KEY.fullmatch(text) is not None
 
 
@@ -53,7 +53,7 @@ def _is_measured(value: object) -> bool:
 
 
 _COMMON: Mapping[str, Check] = {
-    "run": lambda value: value == "" or is_run_id(value),  # a run that could not be recorded has none
+    "run": lambda value: value == "" or is_run_id(value),  # a run that could not be recorded has no id
     "versions": lambda value: isinstance(value, dict) and all(map(_is_text, value.values())),
     "blobs": _are_blobs,
 }

@@ -1,4 +1,4 @@
-"""What is known of a checkpoint without reading it."""
+"""Metadata of checkpoints, which is known without reading their parts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import CheckpointError
 from ..options import Metric
 
 Wanted = int | Literal["best"]
-"""What names a checkpoint of a run: its step, or that it is the best."""
+"""Names a checkpoint of a run: its step, or ``"best"``."""
 
 
 @dataclass(frozen=True)
@@ -30,19 +30,19 @@ class Checkpoint:
     ----------
     folder : Path
     step : int
-        Steps that were done.
+        Number of completed steps.
     world_size : int
-        Ranks that wrote it.
+        Number of ranks that wrote it.
     place : str
-        Where in the cell that was.
+        Position in the cell.
     time : float
         When it was written, in seconds since the epoch.
     num_bytes : int
-        What it takes, buffers that others use as well included.
+        Its size, including buffers that other checkpoints share.
     pinned : bool
         It is kept until it is deleted.
     measured : Measured, optional
-        It was the best so far when it was written.
+        The value of the metric, if it was the best so far when it was written.
     """
 
     folder: Path
@@ -57,15 +57,15 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Intact:
-    """A checkpoint whose files are what was written: what was read of them when that was found is what is used.
+    """A checkpoint that was verified. Its parts are those that were verified; nothing is read from disk a second time.
 
     Attributes
     ----------
     checkpoint : Checkpoint
     parts : sequence of bytes
-        Each rank's.
+        One per rank.
     blobs : mapping of str to str
-        Names of its buffers, with their checksums.
+        Names of its buffers → their checksums.
     """
 
     checkpoint: Checkpoint
@@ -74,7 +74,7 @@ class Intact:
 
 
 def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
-    """Return the best by the metric that was followed, the first of equal ones, if there is one."""
+    """Return the best checkpoint by its metric, the first of equal ones; ``None`` if there is none."""
     best: Checkpoint | None = None
     for checkpoint in checkpoints:
         if checkpoint.measured is None:
@@ -85,7 +85,7 @@ def best_of(checkpoints: Iterable[Checkpoint]) -> Checkpoint | None:
 
 
 def step_of(wanted: Wanted | None, checkpoints: Iterable[Checkpoint], *, run: str) -> int | None:
-    """Return the step of the checkpoint that is `wanted`, ``None`` where none is named; a `CheckpointError`: there is no best one."""
+    """Return the step of the `wanted` checkpoint, ``None`` if none is named; raise a `CheckpointError` if there is no best one."""
     if wanted != "best":
         return wanted
     best = best_of(checkpoints)

@@ -1,6 +1,7 @@
-"""Checkpoints read back: which there are, and what they hold once every byte is as this user has written it.
+"""Read checkpoints: list them, and load them after every byte was verified.
 
-Nothing is unpickled before its checksum is that of a signed manifest (:mod:`.manifest`), and what was hashed is what is unpickled.
+Nothing is unpickled before its checksum matches a signed manifest (:mod:`.manifest`), and the bytes that were hashed are the bytes that are
+unpickled.
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ _STEP = re.compile(r"step-([0-9]{6,15})")
 
 
 class CheckpointReader:
-    """Reads the checkpoints of one run.
+    """Read the checkpoints of one run.
 
     Parameters
     ----------
     run_folder : Path
-        The run's folder, which is there.
+        The run's folder, which must exist.
     trusting : str, optional
-        How what somebody else has written is read all the same, for the error that refuses it.
+        Advice on how to load untrusted checkpoints, for the error that refuses them.
     """
 
     def __init__(self, run_folder: Path, *, trusting: str | None = None) -> None:
         self._trusting = trusting
         self._run_folder = run_folder
         self._folder = run_folder / CHECKPOINTS
-        self._runs, self._run_id = run_folder.parent, run_folder.name  # whatever else is on the way may be a link
+        self._runs, self._run_id = run_folder.parent, run_folder.name  # anything below `_runs` may be a symbolic link
         self._blobs = DiskBlobs(self._runs, self._run_id, BLOBS)
 
     def newest_first(self) -> list[Checkpoint]:
-        """Return the checkpoints that can be read, the newest first."""
+        """Return the checkpoints with a readable manifest, the newest first."""
         found = []
         for folder in self._folders():
             with contextlib.suppress(CheckpointError):
@@ -56,27 +57,27 @@ class CheckpointReader:
         return found
 
     def best(self) -> Checkpoint | None:
-        """Return the best checkpoint by the metric that the run has followed, if there is one."""
+        """Return the best checkpoint by the run's metric, if there is one."""
         return best_of(self.newest_first())
 
     def at(self, step: int) -> Checkpoint:
-        """Return the checkpoint of `step`; a `CheckpointError`: there is none."""
+        """Return the checkpoint of `step`; raise a `CheckpointError` if there is none."""
         self._check_there(step)
         return self._checkpoint(self._step_folder(step), self._manifest_of(self._step_folder(step)))
 
     def intact(self, step: int, *, trusted: bool = False) -> Intact:
-        """Return the checkpoint of `step`, whose files are all as this user has written them.
+        """Return the checkpoint of `step` after verifying all of its files.
 
         Raises
         ------
         CheckpointError
-            There is none, it is damaged, or somebody else has written it and it is not `trusted`.
+            There is none, it is damaged, or it is not signed by you and not `trusted`.
         """
         self._check_there(step)
         return self._verified(self._step_folder(step), trusted=trusted)
 
     def newest_intact(self, *, trusted: bool = False) -> tuple[Intact | None, list[str]]:
-        """Return the newest checkpoint that is :meth:`intact`, and what is wrong with newer ones."""
+        """Return the newest checkpoint that is :meth:`intact`, and the errors of newer ones."""
         complaints: list[str] = []
         for folder in self._folders():
             try:
@@ -86,12 +87,12 @@ class CheckpointReader:
         return None, complaints
 
     def read_task(self, blobs: BlobStore, *, trusted: bool = False) -> Task:
-        """Return what the run began with, its buffers copied to `blobs`.
+        """Return the task that the run began with, with its buffers copied to `blobs`.
 
         Raises
         ------
         CheckpointError
-            It is not there, has been changed, or somebody else has written it and it is not `trusted`; or this Python cannot read it.
+            It is missing or changed, it is not signed by you and not `trusted`, or this Python cannot read it.
         """
         what = f"What {self._run_id} began with"
         manifest = self._origin(trusted=trusted)
@@ -107,12 +108,12 @@ class CheckpointReader:
     def read(
         self, intact: Intact, snapshots: SnapshotStore, *, number: int, change: Callable[[bytes], bytes] = lambda part: part
     ) -> CompleteSnapshot:
-        """Copy a checkpoint to where ranks look for snapshot `number`, each part as `change` makes it.
+        """Copy a checkpoint to `snapshots` as snapshot `number`, with each part changed by `change`.
 
         Raises
         ------
         CheckpointError
-            Some of it is not any more what it was when it was looked at.
+            A buffer has changed since it was verified.
         """
         checkpoint, blobs = intact.checkpoint, snapshots.blobs(number)
         for key, checksum in intact.blobs.items():
@@ -122,15 +123,15 @@ class CheckpointReader:
         return CompleteSnapshot(number, checkpoint.world_size, checkpoint.step, checkpoint.place, frozenset(intact.blobs))
 
     def unpickling(self) -> AbstractContextManager[None]:
-        """Say what is missing where what the run holds cannot be unpickled in the ``with`` block."""
+        """Turn unpickling errors in the ``with`` block into a `CheckpointError` that names what is missing."""
         return unpickling(self._task_manifest(), f"What {self._run_id} holds")
 
     def other_versions(self) -> str:
-        """Return with which versions the run began that are others here: see :func:`.manifest.other_versions`."""
+        """Return the versions that differ between the run and this process: see :func:`.manifest.other_versions`."""
         return other_versions(self._task_manifest())
 
     def check_origin(self) -> None:
-        """Raise a `CheckpointError` where somebody else has written what the run began with, or this version cannot read it."""
+        """Raise a `CheckpointError` if what the run began with is not signed by you, or cannot be read by this version."""
         if is_file_below(self._runs, self._run_id, TASK):
             self._origin(trusted=False)
 

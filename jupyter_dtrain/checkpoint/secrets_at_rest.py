@@ -1,4 +1,4 @@
-"""Secrets of the environment, which do not go to disk with a checkpoint unless the user wants it: a kernel that goes on has its own."""
+"""Secrets in environment variables: left out of checkpoints on disk by default, and replaced by the resuming kernel's own."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ T = TypeVar("T", Task, Snapshot)
 
 
 def without_secrets(what: T) -> T:
-    """Return a task or a rank's part of a snapshot as it may lie on a disk."""
+    """Return a copy of a task or a rank's part of a snapshot that may be written to disk."""
     return replace(what, surroundings=what.surroundings.without_secrets())
 
 
 def with_secrets(what: T) -> T:
-    """Return a task or a rank's part of a snapshot with what this process has in the place of what was left out."""
+    """Return a copy of a task or a rank's part of a snapshot with this process's values of the withheld variables."""
     return replace(what, surroundings=what.surroundings.with_secrets_of(os.environ))
 
 
 def missing_secrets_text(names: Collection[str]) -> str:
-    """Return, as a sentence, that this process has none of the secrets `names`."""
+    """Return the message that this process has none of the secrets `names`."""
     return f"Secrets are not kept on disk, and this kernel has no {', '.join(sorted(names))}: the cell continues without."
 
 
 def part_without_secrets(part: bytes) -> bytes:
-    """Do as :func:`without_secrets` to a pickled part that a rank of this run has written."""
+    """Apply :func:`without_secrets` to a pickled part of this run."""
     return _changed(part, without_secrets)
 
 
 def part_with_secrets(part: bytes, missing: set[str] | None = None) -> bytes:
-    """Do as :func:`with_secrets` to a pickled part that is vouched for; what this process has none of is added to `missing`."""
+    """Apply :func:`with_secrets` to a verified pickled part; add the variables that this process does not have to `missing`."""
 
     def change(snapshot: Snapshot) -> Snapshot:
         changed = with_secrets(snapshot)
@@ -48,7 +48,7 @@ def part_with_secrets(part: bytes, missing: set[str] | None = None) -> bytes:
 
 
 def outcome_without_secrets(outcome: Outcome) -> Outcome:
-    """Return what a rank has reported as it may lie on a disk."""
+    """Return a copy of a rank's outcome that may be written to disk."""
     if outcome.surroundings is None:
         return outcome
     return replace(outcome, surroundings=outcome.surroundings.without_secrets())

@@ -1,4 +1,4 @@
-"""The snapshots of a run in a folder that its ranks share: in the memory of their host."""
+"""Snapshots of a run in a folder that its ranks share, in the memory of their host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..transport.blob_store import BlobFolder
 
 
 class SnapshotFolder(SnapshotStore):
-    """Snapshots in the folder `path`, which the ranks make when they write the first."""
+    """Snapshots in the folder `path`, which the ranks create with the first one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -23,19 +23,19 @@ class SnapshotFolder(SnapshotStore):
         return self.path
 
     def part(self, number: int, rank: int) -> bytes:
-        """Return what `rank` has written of snapshot `number`."""
+        """Return the part of `rank` in snapshot `number`."""
         return snapshot_file(self.path, number, rank).read_bytes()
 
     def put_part(self, number: int, rank: int, part: bytes) -> None:
-        """Write what is to be the part of `rank`."""
+        """Write `part` as that of `rank` in snapshot `number`."""
         write_whole(snapshot_file(self.path, number, rank), part)
 
     def blobs(self, number: int) -> BlobFolder:
-        """Return the buffers of snapshot `number`."""
+        """Return the store of the buffers of snapshot `number`."""
         return BlobFolder(snapshot_blobs(self.path, number))
 
     def remove(self, number: int) -> None:
-        """Remove a snapshot, and what there is of one that is not whole."""
+        """Remove a snapshot, also an incomplete one."""
         shutil.rmtree(snapshot_blobs(self.path, number), ignore_errors=True)
         for file in self.path.glob(f"{number}-*"):
             file.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Which snapshots are whole, and when it is time for the next."""
+"""Track which snapshots are complete, and schedule the next one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ..protocol import Message, ShardLeft, SnapshotTaken, StateSize, Steps
 from ..transport.base import BlobStore, SnapshotStore
 
 SHORTEST = timedelta(seconds=1)
-"""Time between two snapshots at least."""
+"""Shortest time between two snapshots."""
 ON_ITS_WAY = timedelta(seconds=10)
-"""Time for parts of a snapshot that are on their way to another host when a generation of ranks has ended."""
+"""Time to wait for parts in flight from other hosts after a generation has ended."""
 NOT_SAFE = (
     "No snapshot counts: the notebook's host cannot keep what engines of other hosts alone have ({error}). "
     "If a host is lost, more steps are lost with it."
@@ -26,7 +26,7 @@ NOT_SAFE = (
 
 @dataclass(frozen=True)
 class CompleteSnapshot:
-    """A snapshot that every rank has written. `keys` are the buffers that it refers to, `metric` its value where it is the best so far."""
+    """A snapshot that every rank has written. `keys`: its buffers; `metric`: the value of the metric if it is the best so far."""
 
     number: int
     world_size: int
@@ -37,30 +37,30 @@ class CompleteSnapshot:
 
 
 class SnapshotKeeper:
-    """Says when to take a snapshot, and keeps the newest one that is whole.
+    """Schedule snapshots, and keep the newest complete one.
 
-    :meth:`note` and :meth:`hasten` are called on any thread, all else on one.
+    Any thread may call :meth:`note`, :meth:`hasten` and :meth:`new_number`; one thread calls the rest.
 
     Parameters
     ----------
     store : SnapshotStore
-        Where the ranks write them; another one when they have moved.
+        Where the ranks write them; replaced when the ranks move.
     world_size : int
     keep : int
-        How many wait for the disk at most: as many as stay there.
+        Most snapshots that wait to be written to disk: as many as are kept there.
     newest : CompleteSnapshot, optional
-        One that is there.
+        An existing snapshot.
     clock : callable
-        Seconds; tests give their own.
+        Returns seconds; replaced in tests.
 
     Attributes
     ----------
     newest : CompleteSnapshot, optional
-        The last that is whole.
+        The last complete snapshot.
     held, best : CompleteSnapshot, optional
-        Others that are not removed: one that is being written, and the best by a metric, which is to be.
+        Kept as well: one that is being written to disk, and the best by a metric, which is to be written.
     waiting : list of CompleteSnapshot
-        Those at multiples of steps that are to be written as well, the oldest first.
+        Snapshots at multiples of steps that are to be written as well, the oldest first.
     training_since : float, optional
         When the first step was reported.
     """
@@ -85,15 +85,15 @@ class SnapshotKeeper:
         self._hastened = False
         self._asked: int | None = None
         self._next: float | None = None
-        self._seconds = 0.0  # that the first one is likely to take
+        self._seconds = 0.0  # expected duration of the first one
         self._parts: dict[int, dict[int, SnapshotTaken]] = {}
         self._news: list[str] = []
         self._has_told = False
 
     def start(self, world_size: int) -> None:
-        """Say that a generation of ranks begins: what the one before has not finished is void."""
+        """Begin a generation of ranks: incomplete snapshots of the last one are removed."""
         self._world_size = world_size
-        for number in list(self._parts):  # which are not whole
+        for number in list(self._parts):  # incomplete ones
             self.store.remove(number)
         if self._asked is not None:
             self.store.remove(self._asked)
@@ -101,7 +101,7 @@ class SnapshotKeeper:
         self._asked, self._next = None, self._clock() if self._hastened else None
 
     def note(self, event: Message) -> None:
-        """Take what a rank reports."""
+        """Take an event of a rank."""
         if isinstance(event, SnapshotTaken):
             self._parts.setdefault(event.number, {})[event.rank] = event
             if event.place:
@@ -120,12 +120,12 @@ class SnapshotKeeper:
                 self._next += longer
 
     def hasten(self) -> None:
-        """Let a snapshot be due at once, also where the ranks are idle. Any thread may call this."""
+        """Make a snapshot due at once, even if the ranks are paused. Any thread may call this."""
         self._hastened = True
         self._next = self._clock()
 
     def due(self, *, idle: bool = False) -> int | None:
-        """Return the number of a snapshot to ask for now, if it is time for one. `idle`: the ranks wait and come no further."""
+        """Return the number of a snapshot to ask the ranks for now, if one is due. `idle`: the ranks are paused and make no steps."""
         self.commit()
         if self._next is None or self._asked is not None or self._clock() < self._next or (idle and not self._hastened):
             return None
@@ -133,11 +133,11 @@ class SnapshotKeeper:
         return self._asked
 
     def new_number(self) -> int:
-        """Return a number that no snapshot has. Any thread may call this."""
+        """Return an unused snapshot number. Any thread may call this."""
         return next(self._numbers)
 
     def commit(self, limit: timedelta = timedelta(0)) -> None:
-        """Look whether what was asked for is whole, and remove the one before. Parts on their way elsewhere are waited for, to `limit`."""
+        """Adopt snapshots that are complete and safe, and remove superseded ones. Waits for parts in flight at most `limit`."""
         for number in sorted(number for number, parts in list(self._parts.items()) if len(parts) >= self._world_size):
             if number != self._asked and number < UNASKED:
                 continue
@@ -147,14 +147,14 @@ class SnapshotKeeper:
                 is_safe = True
             except (ClusterError, OSError) as error:
                 is_safe = False
-                if isinstance(error, OSError) and not self._has_told:  # the loss of a host is told anyway
+                if isinstance(error, OSError) and not self._has_told:  # the loss of a host is reported elsewhere
                     self._has_told, self._news = True, [NOT_SAFE.format(error=error)]
             if number == self._asked:
                 self._asked = None
             self._take(number, self._parts.pop(number), is_safe=is_safe)
 
     def news(self) -> list[str]:
-        """Return what there is to tell the user, since the last call."""
+        """Return new messages for the user since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -164,7 +164,7 @@ class SnapshotKeeper:
         first = parts[0]
         is_one = all((part.step, part.place) == (first.step, first.place) for part in parts.values())
         if not (first.place and is_one and is_safe):
-            self.store.remove(number)  # it could not be written, or the ranks were not at one place: code that only one of them runs
+            self.store.remove(number)  # writing failed, or the ranks were at different places, in code that only some of them run
             return
         self._hastened = False
         keys = frozenset(key for part in parts.values() for key in part.keys)
@@ -186,12 +186,12 @@ class SnapshotKeeper:
         return max(SHORTEST.total_seconds(), cost / SHARE)
 
     def go_back(self, snapshot: CompleteSnapshot) -> None:
-        """Let `snapshot`, whose files are there, be the newest."""
+        """Make `snapshot`, whose files exist, the newest."""
         before, self.newest, self.waiting = [self.newest, *self.waiting], snapshot, []
         self._drop(*before)
 
     def publish(self) -> bool:
-        """Let the ranks of the next generation find the newest snapshot; return false where it is lost, and there is none any more."""
+        """Make the newest snapshot available to the next generation; return false if it is lost, and then forget all snapshots."""
         newest = self.newest
         if newest is None or self.store.publish(newest.number, world_size=newest.world_size, keys=newest.keys):
             return True
@@ -199,7 +199,7 @@ class SnapshotKeeper:
         return False
 
     def begin_anew(self) -> None:
-        """Let there be no snapshot: the run goes on from its beginning."""
+        """Forget all snapshots: the run restarts from its beginning."""
         before, self.newest, self.waiting, self.best = [self.newest, self.best, *self.waiting], None, [], None
         self._drop(*before)
 
@@ -211,12 +211,12 @@ class SnapshotKeeper:
             self.best = None
 
     def release(self) -> None:
-        """Remove the snapshot that was held, unless it is the newest."""
+        """Stop keeping the held snapshot, and remove it unless it is still needed."""
         held, self.held = self.held, None
         self._drop(held)
 
     def _drop(self, *snapshots: CompleteSnapshot | None) -> None:
-        """Remove those that are nothing any more."""
+        """Remove snapshots that nothing needs any more."""
         for snapshot in snapshots:
             if snapshot is not None and snapshot not in (self.newest, self.held, self.best, *self.waiting):
                 self.store.remove(snapshot.number)
@@ -226,5 +226,5 @@ class SnapshotKeeper:
         return [self.store.part(snapshot.number, rank) for rank in range(snapshot.world_size)]
 
     def blobs(self, snapshot: CompleteSnapshot) -> BlobStore:
-        """Return the buffers of a snapshot."""
+        """Return the store of a snapshot's buffers."""
         return self.store.blobs(snapshot.number)

@@ -1,4 +1,4 @@
-"""Snapshots on their way to disk, on a thread of their own: neither the engines nor the cell's output wait for it."""
+"""Write snapshots to disk as checkpoints on a separate thread: neither the engines nor the cell's output wait for it."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from .secrets_at_rest import part_without_secrets, without_secrets
 from .snapshot_index import CompleteSnapshot, SnapshotKeeper
 
 FIRST = timedelta(seconds=10)
-"""Training that is worth a checkpoint."""
+"""Training time before the first checkpoint."""
 LAST = timedelta(minutes=5)
-"""Time for the parts of the last snapshot to come from other hosts: it may be one that somebody has asked for."""
+"""Time to wait for parts of the last snapshot from other hosts: the user may have asked for it."""
 PART = 0.25
-"""Part of the free disk that checkpoints may take which nobody has asked for."""
+"""Largest part of the free disk for checkpoints that the user has not asked for."""
 SHARE = 0.05
-"""Part of the time in which the disk may be busy with checkpoints, unless the user says how often."""
+"""Largest part of the time that the disk is busy with checkpoints, unless the user sets the interval."""
 
 
 class CheckpointWriter:
-    """Writes some of the snapshots of a run to disk.
+    """Write some of the snapshots of a run to disk.
 
     Parameters
     ----------
     folder : CheckpointFolder
     task : Task
-        What the ranks were given; goes to disk with the first.
+        The ranks' task; written with the first checkpoint.
     say : callable
-        Told if one cannot be written, and when one can again.
+        Shows a line when a checkpoint cannot be written, and when writing works again.
     on_written : callable
-        Told of each, on the writing thread.
+        Called with each checkpoint, on the writing thread.
     expects_best : bool
-        Whether it is worth a line that a run with a metric has come to no best.
+        Whether to report that a run with a metric has no best checkpoint.
     """
 
     def __init__(
@@ -62,35 +62,35 @@ class CheckpointWriter:
         self._say, self._on_written = say, on_written
         self._thread: threading.Thread | None = None
         self._last: CompleteSnapshot | None = None
-        self._step_of_best: int | None = None  # that was written last
+        self._step_of_best: int | None = None  # of the best checkpoint that was written last
         self._next: float | None = None
-        self._refused = False  # the last one that was due
+        self._refused = False  # whether the last due checkpoint could not be written
         self._wrote_task = False
         self._wanted = False
         self._wanted_after: CompleteSnapshot | None = None
         self._news: list[str] = []
 
     def want(self, keeper: SnapshotKeeper) -> None:
-        """Let the next snapshot be written in any case, and kept until it is deleted. Any thread may call this."""
+        """Write the next snapshot in any case, and pin it. Any thread may call this."""
         self._wanted_after, self._wanted = keeper.newest, True
         keeper.hasten()
 
     @property
     def folder(self) -> CheckpointFolder:
-        """Where they are written."""
+        """Where checkpoints are written."""
         return self._folder
 
     def say_later(self, text: str) -> None:
-        """Let :meth:`news` return `text`. Any thread may call this."""
+        """Add a line to the result of :meth:`news`. Any thread may call this."""
         self._news.append(text)
 
     def news(self) -> list[str]:
-        """Return what has become of those that were wanted, since the last call."""
+        """Return new messages for the user since the last call."""
         news, self._news = self._news, []
         return news
 
     def offer(self, keeper: SnapshotKeeper, blob_dir: Path) -> None:
-        """Begin to write the newest snapshot if it is time. `blob_dir` has what the task refers to."""
+        """Start to write the newest snapshot if one is due. `blob_dir` holds the task's buffers."""
         if self._thread is not None:
             if self._thread.is_alive():
                 return
@@ -101,7 +101,7 @@ class CheckpointWriter:
         if snapshot is None:
             return
         self._has_best |= snapshot is keeper.best
-        # What is due may be from before somebody wanted one: it is written for itself, and the newest is after it.
+        # A due snapshot may be older than the user's request. It is written for itself, and the newest one after it.
         wanted = self._wanted and snapshot is keeper.newest and snapshot is not self._wanted_after
         if not wanted and due is None and (snapshot is self._last or not self._is_time(keeper)):
             return
@@ -114,10 +114,10 @@ class CheckpointWriter:
         self._thread.start()
 
     def finish(self, keeper: SnapshotKeeper, blob_dir: Path, *, through: bool) -> None:
-        """Wait until all is written. `through`: the run has ended, and only checkpoints that were asked for stay.
+        """Wait until everything is written. `through`: the run has ended, so only checkpoints that the user has asked for are kept.
 
-        What waits for the disk is written as well; `blob_dir` has what the task refers to. Nothing that the disk refuses is an error
-        here: the results are still to come home.
+        Waiting snapshots are written as well; `blob_dir` holds the task's buffers. Disk errors are not raised, as the results must still be
+        returned.
         """
         self._wait(keeper)
         keeper.commit(LAST)
@@ -129,7 +129,7 @@ class CheckpointWriter:
         if through and self._every is None:
             try:
                 self._folder.prune(0)
-            except (CheckpointError, OSError) as error:  # somebody has taken the folder away, or the right to write there
+            except (CheckpointError, OSError) as error:  # the folder was removed or is read-only now
                 self._news.append(f"Old checkpoints of this run could not be deleted: {error}.")
         if through and self._best is not None and self._expects_best and not self._has_best:
             name = self._best.name
@@ -143,7 +143,7 @@ class CheckpointWriter:
             keeper.release()
 
     def _check_size(self, snapshot: CompleteSnapshot) -> None:
-        """Raise a `CheckpointError` where nobody has asked for checkpoints and they would take a large part of the disk."""
+        """Raise a `CheckpointError` if unrequested checkpoints would take a large part of the disk."""
         needed = sum(map(bytes_of, {*self._task.parcel.keys, *snapshot.keys}))
         if self._every is None and self._best is None and needed > PART * self._folder.free():
             raise CheckpointError(
@@ -152,7 +152,7 @@ class CheckpointWriter:
             )
 
     def _is_time(self, keeper: SnapshotKeeper) -> bool:
-        if isinstance(self._every, int):  # those are due of themselves
+        if isinstance(self._every, int):  # the ranks take those at multiples of steps
             return False
         if self._next is None and keeper.training_since is not None:
             self._next = keeper.training_since + (self._every or FIRST).total_seconds()
@@ -188,9 +188,9 @@ class CheckpointWriter:
         self._on_written(written)
 
     def _written(self, keeper: SnapshotKeeper, snapshot: CompleteSnapshot, *, pinned: bool) -> Checkpoint:
-        """Return the checkpoint of a snapshot: that of the best, if it is of the same step, as there is one of each."""
+        """Write the snapshot as a checkpoint; if the best checkpoint has the same step, return that, as there is one per step."""
         if snapshot.metric is None and snapshot.step == self._step_of_best:
-            with suppress(CheckpointError):  # it is gone, as a better one has come
+            with suppress(CheckpointError):  # it was removed, as there is a better one
                 if pinned:
                     self._folder.pin(snapshot.step, True)
                 return self._folder.at(snapshot.step)
@@ -211,7 +211,7 @@ class CheckpointWriter:
         return written
 
     def _plan_next(self, began: float) -> None:
-        """Know when the next one is due after one that has `began` then, and is written or not."""
+        """Set when the next checkpoint is due; writing the last one began at `began`."""
         took = timedelta(seconds=time.monotonic() - began)
         if not isinstance(self._every, int):
             self._next = time.monotonic() + (self._every or max(FIRST, took / SHARE)).total_seconds()
