@@ -1,1 +1,1 @@
-"""What came from the notebook, made whole on an engine: optimizers, modules beside the notebook, names of devices, warnings."""
+"""Restore what came from the notebook on an engine: optimizers, modules beside the notebook, device names, warnings."""

@@ -1,9 +1,9 @@
-"""Modules beside the notebook under their names, as the notebook has them, and its own classes.
+"""Let modules beside the notebook, and classes from it, be found under their names as in the notebook.
 
-What a cell needs of such a module is sent by value: its classes are made anew here, and no module of this process knows them. But
-pickle looks for a class by the name of its module (``torch.save(model, …)``, and its ``torch.load``), and a cell may import again what
-the notebook has imported. So for the time of a run these names mean what was sent. A module that nobody asks for is not imported for it.
-``__main__`` is the cell: what it defines itself is found there too.
+What a cell needs of such a module is sent by value: its classes are created anew here, and no module of this process contains them. But
+pickle finds a class by the name of its module (``torch.save(model, …)`` and its ``torch.load``), and a cell may import again what the
+notebook has imported. Therefore these names refer to the objects sent during a run. Modules are not imported just for that. ``__main__`` is
+the cell, and contains what the cell defines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ...serialization.stand_ins import stands_for
 
 @contextmanager
 def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Iterator[None]:
-    """Let modules, classes and functions among `objects`, which came with the cell, and what is in its `namespace` be found by name."""
+    """Let modules, classes and functions among `objects`, which came with the cell, and names in `namespace` be found by name."""
     objects = list(objects)
     modules = {obj.__name__: obj for obj in objects if isinstance(obj, ModuleType)}
     parts: dict[str, dict[str, Any]] = {}
@@ -61,7 +61,7 @@ def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Itera
 
 
 def _main(namespace: dict[str, Any], others: dict[str, Any]) -> ModuleType:
-    """Return a module whose names are those of `namespace`; of `others`, which the cell does not name, one can ask."""
+    """Return a module whose names are those of `namespace`; attribute access also finds those of `others`, which the cell does not name."""
 
     class Main(ModuleType):
         @property
@@ -84,19 +84,19 @@ def _main(namespace: dict[str, Any], others: dict[str, Any]) -> ModuleType:
 
 
 class _Replaced:
-    """Entries of dicts that others have taken the places of."""
+    """Replaces entries of dicts, and restores them."""
 
     def __init__(self) -> None:
         self._entries: list[tuple[dict[str, Any], str, object, list[Any]]] = []
 
     def set(self, names: dict[str, Any], values: dict[str, Any]) -> None:
-        """Let `values` take the places of the entries of `names` that are called so."""
+        """Replace entries of `names` by those of `values`."""
         for name, value in values.items():
             self._entries.append((names, name, value, [names[name]] if name in names else []))
         names.update(values)
 
     def restore(self) -> None:
-        """Put back what was there, where nobody has put something else."""
+        """Restore the replaced entries, except those that have been changed since."""
         for names, name, value, before in reversed(self._entries):
             if names.get(name) is value:
                 names.update({name: before[0]} if before else {})
@@ -105,13 +105,13 @@ class _Replaced:
 
 
 class _Finder:
-    """Finds modules of which parts were sent, and puts these in once the module was imported."""
+    """Finds modules of which parts were sent, and inserts these parts after the import."""
 
     def __init__(self, parts: dict[str, dict[str, Any]], replaced: _Replaced) -> None:
         self._parts, self._replaced = parts, replaced
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return how the module is imported; ``None``: as any other."""
+        """Return a spec that inserts the parts after the import; ``None`` for other modules."""
         spec = PathFinder.find_spec(name, path, target) if name in self._parts else None
         loader: Any = None if spec is None else spec.loader
         if loader is None:
@@ -126,22 +126,22 @@ class _Finder:
         return spec
 
 
-# Modules beside the notebook that a cell has imported on an engine: read again once their files have changed.
+# Modules beside the notebook that a cell has imported on an engine are reloaded after their files have changed.
 #
-# What the notebook has imported travels by value and is as the notebook has it. A cell that says ``import`` itself finds what
-# the engine imported for an earlier cell, so an engine forgets that when the user has edited it.
+# What the notebook has imported is sent by value, in the notebook's version. A cell that imports a module itself gets what the engine
+# imported for an earlier cell, so the engine must drop that after the user has edited the file.
 
 
 class LocalModules:
-    """What an engine has imported from the notebook's folder, and how its files were when it did."""
+    """Modules that an engine has imported from the notebook's folder, with the states of their files at that time."""
 
     def __init__(self) -> None:
         self._stamps: dict[str, Stamp] = {}
         self._folder = Path()
-        self._began = 0  # when the cell did, in ns since the epoch
+        self._began = 0  # start of the cell, in ns since the epoch
 
     def refresh(self, folder: Path) -> None:
-        """Before a cell: forget all modules beside the notebook if one of them was edited, as others may have taken names from it."""
+        """Before a cell, drop all modules beside the notebook if one of them was edited, as others may have imported names from it."""
         found = _stamps_of(folder)
         if any(self._stamps.get(name) != stamp for name, stamp in found.items()):
             for name in found:
@@ -151,7 +151,7 @@ class LocalModules:
         self._folder, self._began = folder, time.time_ns()
 
     def note(self) -> None:
-        """Behind it: note what it has imported. What was written meanwhile was so perhaps after that."""
+        """After a cell, record what it has imported; a file written since the cell's start may have changed after its import."""
         self._stamps = {
             name: self._stamps.get(name, stamp)
             for name, stamp in _stamps_of(self._folder).items()
@@ -160,22 +160,21 @@ class LocalModules:
 
 
 def _stamps_of(folder: Path) -> dict[str, Stamp]:
-    """Return the modules beside the notebook that are imported, each with how its file is now."""
+    """Return the imported modules beside the notebook, each with the current state of its file."""
     return {module.__name__: stamp_of(module) for module in modules_beside(folder)}
 
 
-# What takes the place of others' functions during a run, where the user holds these by names of his own.
-#
-# After ``from torch import tensor`` the notebook's `tensor` is PyTorch's function itself, whatever ``torch.tensor`` is for the time of a
-# run. So the names of the cell's namespace, and of modules beside the notebook, are changed for that time too. And what is imported while a
-# run goes on finds functions that end with it, and is given the real ones afterwards.
+# Replacements of library functions during a run, where the user holds these functions under other names. # After ``from torch import
+# tensor``, the notebook's `tensor` is PyTorch's function itself, even while a run has patched ``torch.tensor``. Therefore names in the
+# cell's namespace, and in modules beside the notebook, are replaced too. Modules imported during a run get the patched functions, and the
+# original ones after the run.
 
 _HOLDERS = (torch, torch.autograd, F, torch.jit, np.random, random, io, os, os.path, shutil, time, timeit, uuid, secrets)
-_BETWEEN_RUNS = [dict(vars(holder)) for holder in _HOLDERS]  # there are thousands of names, of which a run changes some dozens
+_BETWEEN_RUNS = [dict(vars(holder)) for holder in _HOLDERS]  # compared to find the few dozen names of thousands that a run patches
 
 
 def namespaces_of(objects: Iterable[object]) -> list[dict[str, Any]]:
-    """Return the names of modules beside the notebook: of those that have come with the cell's `objects`, and of those imported here."""
+    """Return the namespaces of modules beside the notebook: of those that came with the cell's `objects`, and of those imported here."""
     functions = [obj.__globals__ for obj in objects if isinstance(obj, FunctionType)]
     modules = [vars(obj) for obj in (*objects, *modules_beside(Path.cwd())) if isinstance(obj, ModuleType)]
     return list({id(names): names for names in (*functions, *modules)}.values())
@@ -183,7 +182,7 @@ def namespaces_of(objects: Iterable[object]) -> list[dict[str, Any]]:
 
 @contextmanager
 def known_by_names(namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
-    """Let names in `namespaces` that mean what is replaced now mean what takes its place, until the end of the ``with`` block."""
+    """Let names in `namespaces` that refer to patched functions refer to the patches until the end of the ``with`` block."""
     imported = set(sys.modules)
     found = {id(value): obj for obj in _changed() if (value := stands_for(obj)) is not None}
     for names in namespaces:
@@ -207,6 +206,6 @@ def _original(obj: Any) -> object:
 
 
 def _changed() -> Iterator[object]:
-    """Yield what the names of `_HOLDERS` mean now that they did not mean, or were not there, between runs."""
+    """Yield the values of names in `_HOLDERS` that are new or changed compared with the state between runs."""
     for holder, before in zip(_HOLDERS, _BETWEEN_RUNS, strict=True):
         yield from (obj for name, obj in list(vars(holder).items()) if before.get(name) is not obj)

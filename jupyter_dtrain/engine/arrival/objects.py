@@ -1,12 +1,11 @@
-"""What holds a device in the notebook holds the rank's own while the cell runs.
+"""Replace device names from the notebook by the rank's own device while the cell runs.
 
-``torch.device`` objects are replaced as they arrive, wherever they are (`capture.pickling`). Texts like ``"cuda:0"`` only mean a
-device where something says so: a name that holds one, an entry or attribute called ``device``. They are put back afterwards,
-so what goes home is the notebook's.
+``torch.device`` objects are replaced as they arrive, wherever they are (`capture.pickling`). Strings like ``"cuda:0"`` are replaced only
+where they clearly name a device: the value of a name, an entry or an attribute called ``device``. They are restored afterwards, so that the
+notebook gets its own values back.
 
-A notebook that knows no GPU says ``"cpu"`` where it would have said ``"cuda"``: on a rank that has one, this means the GPU, and its
-models and their optimizers move there. A notebook that names no device at all stays on the CPU: nothing in it would bring the
-data to the models.
+A notebook without a GPU says ``"cpu"`` where it would have said ``"cuda"``. On a rank with a GPU this means the GPU, and its models and
+their optimizers move there. A notebook that names no device stays on the CPU, because nothing in it would move the data to the models.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _CALLED_DEVICE = re.compile(r"(.*_)?dev(ice)?", re.IGNORECASE)
 
 
 class DeviceNames:
-    """The places of the notebook's values that name a device.
+    """The places in the notebook's values that name a device.
 
     Parameters
     ----------
@@ -39,7 +38,7 @@ class DeviceNames:
     tracked : iterable of object
         The objects that came with them.
     device : torch.device
-        The rank's own.
+        The rank's device.
     """
 
     def __init__(self, namespace: dict[str, Any], tracked: Iterable[object], device: torch.device) -> None:
@@ -58,15 +57,15 @@ class DeviceNames:
             places = [place for place in (*values, *named) if isinstance(place[2], str) and _kind(place[2]) == "cuda"]
         self._places = [(holder, key, value, self._instead(value)) for holder, key, value in places]
         self.from_cpu = means_gpu and bool(places)
-        """Whether what the notebook has on the CPU is the rank's on its GPU."""
+        """Whether values on the notebook's CPU are on the rank's GPU."""
 
     @property
     def names(self) -> dict[str, object]:
-        """The cell's names that name the rank's device instead of the notebook's, as they do while the cell runs."""
+        """The cell's names whose values are replaced while the cell runs, with their replacements."""
         return {key: instead for holder, key, _, instead in self._places if holder is self._namespace}
 
     def move_models(self) -> None:
-        """Move what is trained to the rank's device, where the notebook has no other name for it than ``cpu``."""
+        """Move models, optimizer state and trainable leaf tensors to the rank's device, if the notebook names no device but ``cpu``."""
         if not self.from_cpu:
             return
         for obj in self._tracked:
@@ -74,9 +73,9 @@ class DeviceNames:
                 for tensor in (*obj.parameters(), *obj.buffers()):
                     self._move(tensor)
             elif isinstance(obj, Optimizer):
-                for state in getattr(obj, "state", {}).values():  # which one around another may not have
+                for state in getattr(obj, "state", {}).values():  # a wrapper around another optimizer may have no state
                     for key, value in state.items() if isinstance(state, dict) else ():
-                        if isinstance(value, torch.Tensor) and key != "step":  # that is counted on the CPU
+                        if isinstance(value, torch.Tensor) and key != "step":  # PyTorch keeps `step` on the CPU
                             self._move(value)
             elif isinstance(obj, torch.Tensor) and obj.requires_grad and obj.is_leaf:
                 self._move(obj)
@@ -88,23 +87,23 @@ class DeviceNames:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Let all of them name the rank's device, until the end of the ``with`` block."""
+        """Let all places name the rank's device until the end of the ``with`` block."""
         for holder, key, _, instead in self._places:
             _set(holder, key, instead)
         try:
             yield
         finally:
             for holder, key, value, instead in self._places:
-                if _get(holder, key) is instead:  # the cell has put nothing else there
+                if _get(holder, key) is instead:  # the cell has not changed it
                     _set(holder, key, value)
 
     def _instead(self, value: object) -> object:
-        # A text of its own: the same characters in the cell's code are another object.
+        # A new string object, so that equal strings of the cell's code are not taken for it.
         return self._device if isinstance(value, torch.device) else "".join([*str(self._device)])
 
 
 def _kind(value: object) -> str | None:
-    """Return ``"cuda"`` or ``"cpu"`` if `value` is such a device, or a text that could mean one."""
+    """Return ``"cuda"`` or ``"cpu"`` if `value` is such a device, or a string that could name one."""
     if isinstance(value, torch.device):
         return value.type
     if isinstance(value, str):
@@ -113,7 +112,7 @@ def _kind(value: object) -> str | None:
 
 
 def _entries(holder: Any) -> list[tuple[str, object]]:
-    """Return what is called a device in a dict, an object (its slots too) or a class."""
+    """Return the entries of a dict, or the attributes and slots of an object or class, that are called a device and name one."""
     if isinstance(holder, dict):
         items = list(dict.items(holder))
     else:
@@ -139,14 +138,14 @@ def _set(holder: Any, key: str, value: object) -> None:
         vars(holder)[key] = value
 
 
-# Optimizers and schedulers that arrived from the notebook, made whole again.
+# Restore optimizers and schedulers that arrived from the notebook.
 
 
 def connect_schedulers(objects: Iterable[object]) -> None:
-    """Let schedulers know the steps of their optimizers again.
+    """Let schedulers track the steps of their optimizers again.
 
-    A scheduler replaces its optimizer's ``step`` by a wrapper that notes the call, and warns when the
-    wrapper is gone. The wrapper is a bound method of one process; this makes the same in this one.
+    A scheduler replaces its optimizer's ``step`` by a wrapper that records the call, and warns if the wrapper is missing. The wrapper is a
+    bound method that is not sent; this creates the same wrapper here.
     """
     for obj in objects:
         if isinstance(obj, LRScheduler):
@@ -161,14 +160,14 @@ def _track_steps(optimizer: Any) -> None:
     @wraps(step)
     def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
         self._opt_called = True
-        return type(self).step(self, *args, **kwargs)  # which may be another one while a cell runs
+        return type(self).step(self, *args, **kwargs)  # may be patched while a cell runs
 
     tracked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
     optimizer.step = MethodType(tracked, optimizer)
 
 
 def is_stepping(frame: FrameType | None) -> bool:
-    """Return whether an optimizer is in the middle of a step where a thread is at `frame`: weights and what belongs to them may not fit."""
+    """Return whether a thread at `frame` is within an optimizer's step, when weights and optimizer state may be inconsistent."""
     while frame is not None:
         if frame.f_code.co_name == "step" and isinstance(frame.f_locals.get("self"), Optimizer):
             return True

@@ -1,7 +1,7 @@
-"""Models that came with parameters of their own: the notebook, and its optimizers, have others.
+"""Models that arrived with new parameters, which the notebook and its optimizers do not share.
 
-What makes an archive of itself is written by its attributes as a rule (``serialization/archives.py``). Where these cannot be written it
-is not, and then what the cell trains is nothing that the notebook has: that is to be said.
+A class that pickles itself as an archive is usually sent by its attributes instead (``serialization/archives.py``). If these cannot be
+pickled, the archive is sent. What the cell trains then never reaches the notebook, which the user must be told.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ...serialization.archives import has_a_way_of_its_own
 
 
 class Rebuilt:
-    """The parameters of modules that came with a cell which are none of those that came with it.
+    """Parameters of arrived modules that were not sent as objects of their own.
 
     Parameters
     ----------
-    tracked : sequence of object
-        What came from the notebook.
+    tracked : iterable of object
+        Objects that came from the notebook.
     """
 
     def __init__(self, tracked: Iterable[object]) -> None:
@@ -32,7 +32,7 @@ class Rebuilt:
         self._own = [(holder, p, p._version) for holder, part in parts for p in part.parameters() if id(p) not in known]
 
     def trained(self, names: Mapping[str, Any]) -> str | None:
-        """Return a line that says which of them the cell has trained, by the `names` that lead there; ``None``: none."""
+        """Return a message with the modules of which the cell has trained such parameters, by their `names`; ``None`` if there are none."""
         found = {id(holder): holder for holder, p, version in self._own if p.grad is not None or p._version != version}
         if not found:
             return None
@@ -47,7 +47,7 @@ class Rebuilt:
 
 
 def _modules_made_for(holder: Any, known: set[int]) -> Iterator[nn.Module]:
-    """Yield `holder` itself if it is a module that has other parameters than those that came, and modules in it that did not come."""
+    """Yield `holder` if it is a module with parameters that were not sent, and the modules in it that were not sent."""
     if isinstance(holder, torch.jit.ScriptModule):
         return
     held = vars(holder) if hasattr(holder, "__dict__") else {}

@@ -1,4 +1,4 @@
-"""The lines that warnings name, and those that the cell has no part in."""
+"""Attribute warnings to the user's lines, and hide those that do not concern the cell."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from ...system.patches import patched
 from ..user_frames import is_ours
 
 _OURS = (
-    "Dropout mask should only be used for testing",  # in attention, where it is given
-    "Grad strides do not match bucket view strides",  # a copy more, in a reducer that is ours
+    "Dropout mask should only be used for testing",  # from attention, where we pass a dropout mask
+    "Grad strides do not match bucket view strides",  # one more copy, in our own reducer
 )
-"""What PyTorch warns of because of how a cell is run."""
+"""Warnings of PyTorch's that are caused by how a cell is run."""
 
 
 @contextmanager
 def warnings_of_callers() -> Iterator[None]:
-    """Let a warning that arises behind a function of this project name the line that called it, as it would without; show none of ours."""
+    """Let warnings raised below a function of this project name the line that called it; hide those in `_OURS`."""
     for message in _OURS:
         warnings.filterwarnings("ignore", message)
     filters = cast("list[Any]", warnings.filters)
@@ -41,7 +41,7 @@ def warnings_of_callers() -> Iterator[None]:
         if caller is None:
             show_as_it_is(message, category, filename, lineno, *rest)
             return
-        # Again, as of the caller: whether a warning is still to be shown is noted for each line.
+        # Warn again for the caller's line, as Python records for each line whether a warning was shown.
         warnings.warn_explicit(
             message,
             category,
@@ -57,23 +57,23 @@ def warnings_of_callers() -> Iterator[None]:
     finally:
         filters = cast("list[Any]", warnings.filters)
         for one in ours:
-            with suppress(ValueError):  # the cell has taken it away
+            with suppress(ValueError):  # the cell has removed it
                 filters.remove(one)
 
 
 def _is_between(filename: str) -> bool:
-    """Return whether a file may stand between a function and its caller here alone: by it PyTorch calls what takes part in an operation."""
+    """Return whether a file's frames are skipped in the search for a caller: this project's, and those of ``torch.overrides``."""
     return is_ours(filename) or filename == torch.overrides.__file__
 
 
 def _caller(filename: str) -> FrameType | None:
-    """Return the frame that called, by way of the function in `filename` that is running."""
+    """Return the frame that called the running function of `filename`, not counting frames of this project."""
     stack = (frame for frame, _ in walk_stack(sys._getframe(2)))
     behind = dropwhile(lambda frame: frame.f_code.co_filename != filename, stack)
     before = None
     for frame in behind:
         if not _is_between(frame.f_code.co_filename):
-            # A function of PyTorch's that hands itself over is called again from there: what called it first is meant.
+            # A PyTorch function that dispatches through `handle_torch_function` is called again from there: return its first caller.
             return frame.f_back if before is not None and before.f_code.co_name == handle_torch_function.__name__ else frame
         before = frame
     return None

@@ -1,4 +1,4 @@
-"""Memory for a rank's first snapshot, got before that is due: the cell waits while its state is copied, and would wait for this as well."""
+"""Allocate memory for a rank's first snapshot in advance: the cell waits while its state is copied, and would wait for this too."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from .rank_state import RankState
 from .snapshot_files import SnapshotWriter
 
 SHARE = 0.02
-"""Part of the time that snapshots may take."""
+"""Fraction of the run time that snapshots may take."""
 SPEED = 5e8
-"""Bytes of a state that are copied, hashed and written in a second, about: until one has been."""
-TOLD = 0.02  # seconds that a snapshot takes, from which on that is told before the first one
-LARGE = 1 << 22  # bytes of a state for which memory is got beforehand
+"""Estimated bytes of a state that are copied, hashed and written per second, until a snapshot has been measured."""
+TOLD = 0.02  # a snapshot estimated to take more seconds is reported before the first one
+LARGE = 1 << 22  # fewest bytes of a state for which memory is allocated in advance
 
 
 class MemoryAhead:
-    """Tells what a snapshot will take, and gets memory for the first one.
+    """Reports the estimated duration of a snapshot, and allocates memory for the first one.
 
     Parameters
     ----------
     rank : int
     state : RankState
     staging : Staging
-        Has the memory.
+        Holds the memory.
     writer : SnapshotWriter
-        Has a thread for it.
+        Its thread allocates the memory.
     emitter : Emitter
 
     Attributes
     ----------
     is_over : bool
-        It was got, or a snapshot has got it.
+        Whether memory has been allocated, here or by a snapshot.
     """
 
     def __init__(self, rank: int, state: RankState, *, staging: Staging, writer: SnapshotWriter, emitter: Emitter) -> None:
@@ -48,9 +48,14 @@ class MemoryAhead:
         self.is_over = False
 
     def look(self, *, soon: bool, common: Callable[[Apart], Common | None]) -> None:
-        """Tell what a snapshot will take, now that the optimizer has made what it keeps, and get memory before the first one is due.
+        """Report how long a snapshot will take, once optimizers have state, and allocate memory before the first one is due.
 
-        `soon` says that one is, and `common` returns what all ranks hold alike.
+        Parameters
+        ----------
+        soon : bool
+            Whether a snapshot is due soon.
+        common : callable
+            Returns the state that is equal on all ranks.
         """
         now = time.monotonic()
         if self._due is None:
@@ -66,11 +71,11 @@ class MemoryAhead:
                 self._writer.begin(self._get, num_bytes)
 
     def _get(self, num_bytes: int) -> None:
-        with suppress(MemoryError):  # what can be said of it is said when it is needed
+        with suppress(MemoryError):  # the error is reported when the memory is needed
             self._staging.make_ready(num_bytes)
         self._seconds = time.thread_time()
 
     def take_seconds(self) -> float:
-        """Return the processor's seconds that it took, once."""
+        """Return the CPU seconds that the allocation took, on the first call; 0 afterwards."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds

@@ -1,7 +1,7 @@
-"""What is in parts on the ranks, put together for a snapshot in the files in which it stays: no rank has memory for it.
+"""Assemble full tensors from the ranks' shards for a snapshot, directly in the snapshot's files: no rank has memory for all of them.
 
-Each file is got ready, filled and let go of before the next one, so a rank holds one tensor at a time. The cell waits for that, but not for
-their names, which are hashes.
+Each file is created, filled and unmapped before the next one, so a rank holds one tensor at a time. The cell waits for that, but not for
+the files' names, which are hashes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ...transport.parcel import Parcel
 from ..dedup import Common, Held
 from ..staging import check_memory
 
-SMALLEST = 1 << 16  # bytes; what is smaller is put together in memory
+SMALLEST = 1 << 16  # bytes; smaller tensors are assembled in memory
 _NOTHING = memoryview(b"")
 
 
@@ -32,22 +32,22 @@ class FilledFiles:
     Parameters
     ----------
     folder : Path
-        Of the snapshot's buffers.
+        Folder of the snapshot's buffers.
     rank : int
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank, self._numbers = folder, rank, count()
-        self._files: dict[int, Path] = {}  # by the address of what they are of
+        self._files: dict[int, Path] = {}  # by the address of the storage
         self._by_leaf: dict[int, Path] = {}
 
     def fill(self, held: Sequence[Held]) -> None:
-        """Put together what this rank is to have. Collective.
+        """Assemble the tensors that this rank is to write. Collective.
 
         Raises
         ------
         OSError, MemoryError
-            There is no room for it; the others have what is theirs.
+            This rank has no room; the other ranks complete theirs.
         """
         failed: Exception | None = None
         sizes = [one.storage.nbytes() for one in held if one.read is not None]
@@ -76,31 +76,32 @@ class FilledFiles:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._files[storage._cdata] = file
         try:
-            os.posix_fallocate(handle, 0, storage.nbytes())  # to write to mapped memory for which there is no room ends a process
+            os.posix_fallocate(handle, 0, storage.nbytes())  # writing to mapped memory without backing space kills the process
         finally:
             os.close(handle)
         return torch.from_file(str(file), shared=True, size=storage.nbytes(), dtype=torch.uint8)
 
     def without(self, packed: Packed, common: Common | None, where: Mapping[int, int]) -> Packed:
-        """Return `packed` without the bytes that are in files.
+        """Return `packed` without the buffers that are in files.
 
         Parameters
         ----------
+        packed : Packed
         common : Common, optional
         where : mapping of int to int
-            The leaves of what this rank has for all, by number.
+            By number of a common storage: the buffer's index, for those that this rank writes for all.
         """
         numbers = {} if common is None else common.elsewhere()
         self._by_leaf = {where[numbers[address]]: file for address, file in self._files.items()}
         return replace(packed, buffers=[_NOTHING if index in self._by_leaf else buffer for index, buffer in enumerate(packed.buffers)])
 
     def put_into(self, parcel: Parcel, blobs: BlobFolder) -> Parcel:
-        """Store the files and return `parcel` with their names."""
+        """Store the files, and return `parcel` with their names."""
         keys = {index: blobs.take(file) for index, file in self._by_leaf.items()}
         return replace(parcel, parts=[keys.get(index, part) for index, part in enumerate(parcel.parts)])
 
     def remove(self) -> None:
-        """Remove the files that are stored nowhere."""
+        """Remove the files that have not been stored."""
         for file in self._files.values():
             with suppress(OSError):
                 file.unlink(missing_ok=True)

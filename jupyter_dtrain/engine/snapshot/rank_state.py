@@ -1,4 +1,4 @@
-"""The state of a rank at the top of a loop's iteration: what a snapshot holds of it, and how another process goes on from there."""
+"""The state of a rank at the top of a loop's iteration: what a snapshot contains, and how another process resumes from it."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ class Snapshot:
     Attributes
     ----------
     parcel : Parcel
-        What :meth:`CellResults.save` packed, and behind it what this rank has copied for all. Of its extra values the last two are the
-        observer's and the strategy's, the others the loops'.
+        The values packed by :meth:`CellResults.save`, followed by what this rank has copied for all. The last two extra values are those of
+        the observer and the strategy, the others those of the loops.
     common : mapping of int to int
-        Of what all ranks hold alike, by number, the parts of the parcel that this one has copied.
+        By number of a storage that all ranks hold alike: the part of the parcel with this rank's copy.
     elsewhere : tuple of (int, int, int)
-        Parts of the parcel that are not there but among `common` of a rank: their index, the rank, and the number.
+        Missing parts of the parcel: index, the rank that has it in `common`, and its number there.
     names, extra : frozenset of str, list of frozenset of str
-        Names without a saved value, of the cell and of each of the extra values.
+        Names without a saved value, of the cell and of each extra value.
     streams : object
         Random streams of the rank.
     from_cpu : bool
         As in an :class:`~.task.Outcome`.
     temporary : tuple of str
-        The temporary folders that the cell had.
+        Temporary folders of the cell.
     """
 
     step: int
@@ -67,25 +67,25 @@ class Snapshot:
 
 
 class RankState:
-    """What a rank is in the midst of: its parts, each of which knows its own state.
+    """Saves and restores a rank's state through its parts, each of which knows its own state.
 
     Parameters
     ----------
     rank : int
     home : CellResults
-        What the cell has made of the notebook's values.
+        The cell's values, compared with the notebook's.
     loops : Loops
-        Where the cell is, and the variables of its functions.
+        Position of the cell, and the variables of its functions.
     strategy : Strategy
-        What is on other ranks.
+        Knows state on other ranks.
     observer : Observer
     shown : Shown
     skip : dict
-        Names that need no saving while they have these values.
+        Names that are not saved while they have these values.
     from_cpu : bool
-        What the notebook has on the CPU is on the rank's GPU.
+        Whether values on the notebook's CPU are on the rank's GPU.
     file_log : FileLog, optional
-        Of rank 0.
+        Only on rank 0.
     temporary : TemporaryFolders, optional
     """
 
@@ -113,51 +113,55 @@ class RankState:
         return self._home.namespace
 
     def num_bytes(self, *, to_stage: bool = False) -> int:
-        """Return about how many bytes change in training; `to_stage`: for how many a copy of them needs memory."""
+        """Return about how many bytes change in training; with `to_stage`, for how many of these a copy needs memory."""
         with self._strategy.as_it_is():
             return bytes_of_state(self._home.objects(), to_stage=to_stage)
 
     @property
     def is_put_together(self) -> bool:
-        """Whether what changes in training is put together in files, and needs no other memory."""
+        """Whether training state is assembled in files, and needs no other memory."""
         return self._strategy.is_put_together
 
     def position(self) -> Position | None:
-        """Return where a run can go on from what is saved here; ``None``: it cannot, but at an outer loop it may."""
+        """Return the position from which a run can resume; ``None`` if it cannot resume here, though perhaps at an outer loop."""
         return None if self._strategy.in_step else self._loops.places.position()
 
     def apart(self) -> Apart:
-        """Return what one rank alone has, as far as this one knows of it."""
+        """Return the state that only one rank has, as far as this rank knows it."""
         return self._strategy.apart()
 
     def put_together(self, position: Position, *, all_come: Callable[[str], bool]) -> AbstractContextManager[Apart | None]:
-        """Let what is on one rank alone have something that stands for it on all others, until the end of the ``with`` block.
+        """Let state that only one rank has be represented on all ranks until the end of the ``with`` block.
 
-        `all_come` says whether all ranks are at a place, as they are to exchange something there; what is given is ``None`` where not.
+        `all_come` returns whether all ranks are at the same place, since they exchange data there; if not, the context's value is ``None``.
         """
         return self._strategy.put_together(lambda: all_come(repr((self._observer.step, position.describe()))))
 
     def common(self, *, world_size: int, is_alike: bool, apart: Apart) -> Common:
-        """Return what one rank is to copy for all: what is `apart`, and, if it `is_alike` on all of them, what optimizers train."""
+        """Return the storages that one rank copies for all: those in `apart` and, if training state `is_alike` on all ranks, that too."""
         with self._strategy.as_it_is():
             return Common(self._home.objects() if is_alike else (), rank=self._rank, world_size=world_size, apart=apart)
 
     def save(
         self, number: int, position: Position, *, common: Common | None, agree: Callable[[str, str], bool]
     ) -> tuple[Packed, Snapshot] | None:
-        """Return the state as that of snapshot `number`: the cell's values, and all else.
+        """Return the state for snapshot `number`: the cell's values, and the rest.
 
         Parameters
         ----------
         common : Common, optional
-            What this rank need not pack but for its part.
+            Storages of which this rank packs only its part.
         agree : callable
-            Given what is to be the same on all ranks, and what is if they hold alike what is common, says whether both are.
+            Given a text that must be equal on all ranks, and a digest of the common storages, returns whether both are equal on all.
 
         Returns
         -------
         tuple of Packed and Snapshot, optional
-            The snapshot without its parcel. ``None`` where the ranks are not at one place or do not hold the same.
+            The snapshot has an empty parcel. ``None`` if the ranks are at different places or hold different state.
+
+        Raises
+        ------
+        CannotSave
         """
 
         def gather(tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor] | None:
@@ -197,23 +201,23 @@ class RankState:
         )
 
     def put_in_place(self, snapshot: Snapshot, packed: Packed, *, is_own: bool, device: torch.device) -> list[object]:
-        """Be as at a snapshot, and let the loops jump to where it was taken, once the cell is started.
+        """Restore a snapshot's state, and let the loops jump to its position once the cell starts.
 
         Parameters
         ----------
         packed : Packed
-            What is in its parcel.
+            The contents of its parcel.
         is_own : bool
-            Whether it is this rank's own; of another's, all but the random streams is taken over.
+            Whether the snapshot is this rank's own. Of another rank's, random streams and temporary folders are not restored.
         device : torch.device
-            The rank's.
+            The rank's device.
 
         Returns
         -------
         list of object
-            Objects that came with it.
+            Objects that came with the snapshot.
         """
-        # First, as values may stand for something of them, like an open run. The cell's `with torch.no_grad()` is entered again.
+        # Settings first, as values may depend on them, like an open run. The cell's `with torch.no_grad()` is entered again later.
         replace(snapshot.surroundings, gradients=torch.is_grad_enabled()).of_rank(self._rank).set()
         with opened_by(self._file_log.reopen if self._file_log is not None else None):
             values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))

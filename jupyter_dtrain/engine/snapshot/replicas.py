@@ -1,7 +1,7 @@
-"""Copies of what a rank alone has of a snapshot, on another host: if its own is lost, the rows that it had are there.
+"""Replicas of a rank's own part of a snapshot on another host, in case its host is lost.
 
-A rank sends them before it tells that it has taken the snapshot, and a thread of a rank on the next host writes them into the folder that
-this host has. Where that cannot be, the notebook's process fetches what no other host has (:mod:`....checkpoint.host_snapshots`).
+A rank sends them before it reports the snapshot as taken, and a thread of a rank on the next host writes them into that host's snapshot
+folder. If that fails, the notebook's process fetches what no other host has (:mod:`....checkpoint.host_snapshots`).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..comm.connecting import Connector
 from ..comm.rank_server import exactly
 
 PURPOSE = "copies"
-_HEAD = struct.Struct("=HQ")  # bytes of a name, and of a file
+_HEAD = struct.Struct("=HQ")  # sizes of a name and of a file
 _NAME = re.compile(r"(\d+\.blobs)/([\w-]+)")
 _HAS, _WANTED, _NO_ROOM = b"h", b"w", b"n"
 _CHUNK = 1 << 20
 
 
 class Replicas:
-    """The copies that one rank sends, and those that it takes for others.
+    """Sends a rank's replicas, and receives those of other ranks.
 
     Parameters
     ----------
     folder : Path
-        Of snapshots; each host has one of this name.
+        Snapshot folder, which has this name on each host.
     connector : Connector, optional
         Connects the rank with those of other hosts.
     """
@@ -44,7 +44,7 @@ class Replicas:
             connector.answer(PURPOSE, self._take)
 
     def send(self, blobs: Path, keys: Sequence[str]) -> float:
-        """Let the next host have buffers of a snapshot, if it can; return the seconds that this took."""
+        """Send buffers of a snapshot to the next host, if possible; return the seconds that this took."""
         rank = None if self._connector is None or not keys else self._connector.neighbour()
         if rank is None or self._connector is None:
             return 0.0

@@ -1,7 +1,7 @@
-"""What a cell has made, taken home by another thread, because the one that runs it does not leave.
+"""Send a cell's results home from another thread, because the thread that runs the cell does not stop.
 
-Code may swallow every interrupt, or wait in C for something that never comes. Its process has to be ended then, but not what it has
-trained. Only code that lets no other thread run keeps it: for that there is the last snapshot.
+Code may swallow every interrupt, or block in C forever. Its process must then be killed, but what it has trained need not be lost. This
+fails only for code that lets no other thread run; then the last snapshot remains.
 """
 
 from __future__ import annotations
@@ -23,34 +23,37 @@ from ..telemetry.emitter import Emitter
 from ..telemetry.observer import Observer
 
 LIMIT = timedelta(seconds=1)
-"""Time for the cell to be out of an optimizer's step: what is half done is not taken home."""
+"""Longest wait for the end of an optimizer's step: half-finished steps are not sent home."""
 SPEED = 1e8
-"""Bytes in a second that go home at least."""
+"""Assumed minimum speed of sending results home, in bytes per second."""
 PEACE, PEACE_AT_END = timedelta(seconds=0.5), timedelta(seconds=2)
-"""Time in which it is told once more that this goes on; or, at the end of the cell, in which the rank is back after it was told last."""
+"""Longest silence between reports of progress; and, after the cell has ended, between the last report and the rank's return."""
 RETRY = timedelta(milliseconds=50)
 
 
 def rescue_file(folder: Path, rank: int) -> Path:
-    """Return where the outcome of `rank` lies that was rescued."""
+    """Return the file of the rescued outcome of `rank`."""
     return folder / f"rescued-{rank}"
 
 
 def leave_outcome(file: Path, data: bytes) -> None:
-    """Leave a pickled outcome in `file`, for a notebook that it cannot be sent to."""
+    """Write a pickled outcome to `file`, for a notebook that cannot be reached."""
     file.parent.mkdir(mode=0o700, exist_ok=True)
     write_whole(file, data)
 
 
 class Rescue:
-    """Takes home what a cell has made that does not end.
+    """Sends home the results of a cell that does not stop.
 
     Parameters
     ----------
     file : Path
-        Where to; it is there as a whole or not at all.
+        Destination, written atomically.
+    rank : int
     filename : str
-        Of the cell.
+        Filename of the cell's code.
+    observer : Observer
+    emitter : Emitter
     """
 
     def __init__(
@@ -73,17 +76,17 @@ class Rescue:
         emitter.add_source(self._tell)
 
     def stand_by(self, outcome: Callable[[Failure], Outcome], *, num_bytes: Callable[[], int]) -> None:
-        """Know what is to go home, given how the cell has failed, and about how large that is. Both are called on another thread."""
+        """Set the function that returns the outcome for a failure, and the one that estimates its size. Both run on another thread."""
         self._outcome, self._num_bytes = outcome, num_bytes
 
     def start(self) -> None:
-        """Do it, on a thread of its own, if the cell has begun. Any thread may call this."""
+        """Start the rescue on its own thread, if the cell has begun. Any thread may call this."""
         if self._thread is None and self._outcome is not None:
             self._thread = threading.Thread(target=self._run, name="dtrain-rescue", daemon=True)
             self._thread.start()
 
     def stand_down(self) -> None:
-        """Know that the cell has ended by itself, so what it has made goes home by itself. Called on the cell's thread."""
+        """Note that the cell has ended by itself, so that its results are returned normally. Called on the cell's thread."""
         self._leaves = True
         self._emitter.flush()
 
@@ -93,7 +96,7 @@ class Rescue:
         self._emitter.flush()
         try:
             while not (self._leaves or self._is_done()) and time.monotonic() - begun < LIMIT.total_seconds():
-                time.sleep(RETRY.total_seconds())  # the other thread says nothing when it has gone on
+                time.sleep(RETRY.total_seconds())  # the cell's thread does not report its progress
         finally:
             self._until = 0.0
 
@@ -104,7 +107,7 @@ class Rescue:
             return False
         try:
             data = pickle.dumps(self._outcome(interrupted_at(frame, self._filename)), protocol=pickle.HIGHEST_PROTOCOL)
-        except RuntimeError:  # the cell has changed something meanwhile
+        except RuntimeError:  # the cell has changed an object during pickling
             return False
         if self._observer.step != steps or is_stepping(sys._current_frames().get(self._cell)):
             return False

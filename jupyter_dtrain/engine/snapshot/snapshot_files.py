@@ -1,4 +1,4 @@
-"""The files of snapshots: where ranks keep what they have of each, under which number, how it is written and read."""
+"""Files of snapshots: paths, numbers, reading and writing of the ranks' parts."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from .rank_state import Snapshot
 from .replicas import Replicas
 
 UNASKED = 1 << 32
-"""From here on, numbers are of snapshots that nobody has asked for."""
-NICENESS = 5  # of the thread that writes; the cell's has none, and so three times its time where there is not enough
+"""Numbers from here on belong to snapshots that were not requested."""
+NICENESS = 5  # of the writing thread; the cell's thread with 0 gets three times as much CPU time if it is scarce
 
 
 def snapshot_file(folder: Path, number: int, rank: int) -> Path:
-    """Return where `rank` keeps its part of snapshot `number`."""
+    """Return the file of `rank`'s part of snapshot `number`."""
     return folder / f"{number}-{rank}"
 
 
 def snapshot_blobs(folder: Path, number: int) -> Path:
-    """Return where the buffers of snapshot `number` lie, those of all ranks."""
+    """Return the folder of the buffers of snapshot `number`, of all ranks."""
     return folder / f"{number}.blobs"
 
 
 def unasked_number(generation: int, count: int) -> int:
-    """Return the number of a snapshot that nobody has asked for, the `count`-th of a generation of ranks; no other has it."""
+    """Return a unique number for the `count`-th snapshot of a generation that was not requested."""
     return (generation + 1) * UNASKED + count
 
 
 def read_snapshot(folder: Path, number: int, rank: int) -> Snapshot:
-    """Return a rank's part of a snapshot, with what others have copied for it."""
+    """Return a rank's part of a snapshot, completed with parts that other ranks have copied for it."""
     return assembled(lambda rank: snapshot_file(folder, number, rank).read_bytes(), rank)
 
 
 def assembled(part: Callable[[int], bytes], rank: int) -> Snapshot:
-    """Return what `rank` has in a snapshot, with what others have copied for it. `part` returns what a rank has written."""
+    """Return the part of `rank` in a snapshot, completed from other ranks; `part` returns the bytes that a rank has written."""
     read = cache(lambda rank: pickle.loads(part(rank)))
     snapshot: Snapshot = read(rank)
     parts = list(snapshot.parcel.parts)
@@ -57,25 +57,25 @@ def assembled(part: Callable[[int], bytes], rank: int) -> Snapshot:
 
 
 def own_keys(snapshot: Snapshot) -> list[str]:
-    """Return the names of the buffers that a rank has copied for all, as no other has them."""
+    """Return the names of the buffers that this rank has copied for all, which no other rank has."""
     parts = (snapshot.parcel.parts[index] for index in snapshot.common.values())
     return [key for key in parts if isinstance(key, str)]
 
 
 class SnapshotWriter:
-    """Writes a rank's parts while the cell goes on, in a thread of low priority.
+    """Writes a rank's parts in a low-priority thread while the cell continues.
 
     Parameters
     ----------
     folder : Path
     rank : int
     replicas : Replicas
-        Gets what this rank alone has.
+        Receives the buffers that only this rank has.
 
     Attributes
     ----------
     before : list of Path
-        The buffers of the rank's last snapshot: those that have not changed are linked from there.
+        Buffer folders of the rank's last snapshot, from which unchanged buffers are linked.
     """
 
     def __init__(self, folder: Path, rank: int, replicas: Replicas) -> None:
@@ -84,10 +84,10 @@ class SnapshotWriter:
         self._thread: threading.Thread | None = None
 
     def begin(self, action: Callable[..., None], *args: object) -> None:
-        """Call `action` in the thread. Nothing else may be under way there."""
+        """Call `action` in the thread, which must be idle."""
 
         def run() -> None:
-            if sys.platform == "linux":  # where a priority is a thread's own
+            if sys.platform == "linux":  # where each thread has its own priority
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
             action(*args)
 
@@ -95,13 +95,13 @@ class SnapshotWriter:
         self._thread.start()
 
     def wait(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait until the thread is idle."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes, files: FilledFiles) -> SnapshotTaken:
-        """Write `packed`, the pickled :class:`Snapshot` without that, and what is in `files`; return what to tell of it."""
+        """Write `packed`, the rest of the :class:`Snapshot` pickled in `rest`, and `files`; return `taken` completed."""
         folder = snapshot_blobs(self._folder, taken.number)
         blobs = BlobFolder(folder, self.before, in_place=True)
         parcel = files.put_into(to_parcel(packed, blobs), blobs)

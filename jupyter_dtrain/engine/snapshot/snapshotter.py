@@ -1,14 +1,14 @@
-"""Snapshots: what a rank needs to go on from the top of a loop's iteration in another process, kept in memory.
+"""Snapshots: the state from which another process can resume at the top of a loop's iteration, kept in memory.
 
-All ranks take a snapshot at the same place, each of its own state, and write it into a folder of shared memory, so it
-outlives the rank. Each has its buffers in a folder of its own, so that it is removed as a whole, whatever else is being
-written; those that have not changed since the one before are linked from there.
+All ranks take a snapshot at the same place, each of its own state, and write it to a folder in shared memory, so that it outlives them.
+Each snapshot has its own folder of buffers, so that it can be removed as a unit at any time; buffers unchanged since the last snapshot are
+hard-linked from there.
 
-The cell waits while the state is copied, and no longer: a thread of low priority hashes and writes the copy. A rank that dies before that
-is through has not taken the snapshot. The copy's memory is the price.
+The cell waits only while the state is copied: a low-priority thread hashes and writes the copy, at the cost of memory for it. A rank that
+dies before the write is complete has not taken the snapshot.
 
-What it holds, :mod:`.rank_state` says, and how it is copied :mod:`.state_copy`. A snapshot is of use once every rank has written its own,
-at one position: the notebook kernel sees to that.
+:mod:`.rank_state` defines the contents, :mod:`.state_copy` makes the copy. A snapshot is usable once every rank has written its part at the
+same position, which the notebook kernel checks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from .snapshot_files import SnapshotWriter, read_snapshot, snapshot_blobs, unask
 from .state_copy import StateCopier
 
 MEETING = timedelta(seconds=10)
-"""Time in which all ranks come to a place where their metric is better than ever."""
+"""Longest wait for all ranks at a place where the metric has a new best value."""
 
 
 class Snapshots:
@@ -54,22 +54,22 @@ class Snapshots:
     Parameters
     ----------
     folder : Path
-        Where they are written.
+        Where snapshots are written.
     state : RankState
     rank, world_size : int
     generation : int
-        Of the ranks, from 0.
+        Number of the generation, from 0.
     talk : StoreChannel
     control : Control
     observer : Observer
-        Knows the step, and whether a metric is better than ever.
+        Knows the step, and whether a metric has a new best value.
     emitter : Emitter
-        Tells of each, after all that happened before it.
+        Reports each snapshot, in order with earlier events.
     notes : Notices
     every : int, optional
-        Steps at whose multiples one is taken in any case.
+        A snapshot is taken at each multiple of this number of steps.
     shares : bool
-        Whether what optimizers train is the same on all ranks.
+        Whether training state is the same on all ranks.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class Snapshots:
         self._rank, self._generation = rank, generation
         self._talk, self._control, self._observer, self._emitter, self._notes = talk, control, observer, emitter, notes
         self._every = every
-        self._multiples = 0  # of these steps that are behind the run
-        self._num_best = 0  # snapshots because of the metric
+        self._multiples = 0  # multiples of `every` that the run has passed
+        self._num_best = 0  # snapshots taken for a new best metric
         staging = Staging(world_size)
         self._copier = StateCopier(folder, state, rank=rank, world_size=world_size, control=control, staging=staging, shares=shares)
         self._writer = SnapshotWriter(folder, rank, Replicas(folder, connector()))
@@ -101,14 +101,14 @@ class Snapshots:
 
     @contextmanager
     def finished(self) -> Iterator[None]:
-        """Wait at the end of the ``with`` block until what was taken in it is written."""
+        """Wait at the end of the ``with`` block until all snapshots taken in it are written."""
         try:
             yield
         finally:
             self._writer.wait()
 
     def at_boundary(self) -> None:
-        """Take the snapshots that are due here, if any are and if the cell can be resumed here."""
+        """Take the snapshots that are due, if the cell can be resumed here."""
         if self._observer.step and not self._ahead.is_over:
             soon = self._control.snapshot_asked or (self._every is not None and self._observer.step >= self._every // 2)
             self._ahead.look(soon=soon, common=self._copier.common)
@@ -134,8 +134,8 @@ class Snapshots:
             self._multiples = self._observer.step // self._every
 
     def _look_at(self, best: Best, position: Position) -> None:
-        """Take a snapshot if the metric is better than ever: unasked, so all ranks have to find that here."""
-        if position.is_outermost:  # elsewhere the cell may be adding it up
+        """Take a snapshot if the metric has a new best value. As it was not requested, all ranks must find this at the same place."""
+        if position.is_outermost:  # in inner loops the cell may be accumulating the metric
             best.look(self._state.namespace)
         if not best.is_new:
             return
@@ -150,7 +150,7 @@ class Snapshots:
 
     def _take_here(self, number: int, position: Position, *, best: float | None = None, at_multiple: bool = False) -> None:
         began = time.perf_counter()
-        self._writer.wait()  # the memory is that of the one before
+        self._writer.wait()  # the last snapshot uses the same memory
         self._ahead.is_over = True
         taken = SnapshotTaken(
             rank=self._rank,
@@ -163,9 +163,9 @@ class Snapshots:
             at_multiple=at_multiple,
         )
         try:
-            self._emitter.flush()  # what is told after this is told again
+            self._emitter.flush()  # a resumed run repeats events after this point
             copied = self._copier.copy(number, position)
-        except Exception as error:  # the cell goes on: it would only lose more if an engine died
+        except Exception as error:  # continue: the only harm is that more is lost if an engine dies
             self._control.refuse(number)
             copied = None
             self._say_not(error)
@@ -190,7 +190,7 @@ class Snapshots:
         )
 
     def _write(self, taken: SnapshotTaken, position: Position, packed: Packed, rest: bytes, files: FilledFiles) -> None:
-        """Write the rank's part and tell of it. What this takes of the processor's time counts as the rank's."""
+        """Write the rank's part and report it. The CPU time of this counts as the rank's."""
         try:
             taken = self._writer.write(taken, position, packed, rest, files)
         except Exception as error:
@@ -199,18 +199,19 @@ class Snapshots:
         self._tell(replace(taken, seconds=taken.seconds + time.thread_time()))
 
     def resume(self, number: int, *, of_rank: int, device: torch.device) -> list[object]:
-        """Put the state of a snapshot in place and let the loops jump to where it was taken, once the cell is started.
+        """Restore the state of a snapshot, and let the loops jump to its position once the cell starts.
 
         Parameters
         ----------
         number : int
         of_rank : int
-            Whose part to take: the rank's own, unless it had none.
+            The rank whose part to use: this rank, unless it has none.
+        device : torch.device
 
         Returns
         -------
         list of object
-            Objects that came with it.
+            Objects that came with the snapshot.
         """
         snapshot = read_snapshot(self._folder, number, of_rank)
         blobs = snapshot_blobs(self._folder, number)

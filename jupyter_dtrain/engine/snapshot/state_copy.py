@@ -1,4 +1,4 @@
-"""A copy of a rank's state, where all ranks are at one place: what they hold alike is copied once, by one of them."""
+"""Copy a rank's state while all ranks are at the same place: state that all hold alike is copied once, by one of them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class StateCopier:
     Parameters
     ----------
     folder : Path
-        Of snapshots.
+        Folder of the snapshots.
     state : RankState
     rank, world_size : int
     control : Control
-        Knows of the other ranks.
+        Communicates with the other ranks.
     staging : Staging
-        Has the memory.
+        Holds the memory.
     shares : bool
-        Whether what optimizers train is the same on all ranks.
+        Whether training state is the same on all ranks.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class StateCopier:
     ) -> None:
         self._folder, self._state, self._control, self._staging = folder, state, control, staging
         self._rank, self._world_size = rank, world_size
-        self._is_shared_out = world_size > 1 and shares  # each rank copies a part of what all hold alike
+        self._is_shared_out = world_size > 1 and shares  # each rank copies a part of the state that all hold alike
 
     def copy(self, number: int, position: Position) -> tuple[Packed, bytes, FilledFiles] | None:
-        """Return copies of the rank's state: of the cell's values, a pickled :class:`Snapshot` without them, and what is in files.
+        """Return copies of the rank's state: the cell's values, a pickled :class:`Snapshot` without them, and the filled files.
 
-        ``None`` where the ranks are not at one place or do not hold the same.
+        ``None`` if the ranks are at different places or hold different state.
         """
         files = FilledFiles(snapshot_blobs(self._folder, number), self._rank)
         try:
@@ -61,26 +61,26 @@ class StateCopier:
                     return None
                 packed, snapshot = saved
                 packed = files.without(packed, common, snapshot.common)
-                copied = replace(packed, buffers=self._staging.copied(packed))  # here, as what was put together may be gone behind it
+                copied = replace(packed, buffers=self._staging.copied(packed))  # here: assembled tensors may be freed after the block
                 return copied, pickle.dumps(snapshot, protocol=pickle.HIGHEST_PROTOCOL), files
         except BaseException:
             files.remove()
             raise
 
     def _saved(self, number: int, position: Position, common: Common | None) -> tuple[Packed, Snapshot] | None:
-        if torch.cuda.is_initialized():  # from where copies come while the state is pickled
+        if torch.cuda.is_initialized():  # pickling copies tensors from devices
             on_devices = self._state.num_bytes() - self._state.num_bytes(to_stage=True)
             others = common.bytes_of_others(on_cpu=False) if common is not None else 0
             check_memory(on_devices - others, of=on_devices, num_ranks=self._world_size)
         return self._state.save(number, position, common=common, agree=partial(self._agree, number))
 
     def common(self, apart: Apart) -> Common | None:
-        """Return what one rank is to copy for all; ``None`` where each copies all of its own."""
+        """Return the storages that one rank copies for all; ``None`` if each rank copies all of its own."""
         if not self._is_shared_out and not apart.optimizers and not apart.held:
             return None
         return self._state.common(world_size=self._world_size, is_alike=self._is_shared_out, apart=apart)
 
     def _agree(self, number: int, state: str, alike: str) -> bool:
         same, are_alike = self._control.all_take(number, state, alike)
-        self._is_shared_out &= are_alike or not same  # from the next one on each takes all of its own
+        self._is_shared_out &= are_alike or not same  # if not alike: from the next snapshot on, each rank copies all of its own
         return same and are_alike
