@@ -78,3 +78,22 @@ def test_handlers_that_a_library_has_made_in_both_processes_write_once(logger, m
         logger.info("a line")
     assert (len(published), len(of_library.records), len(of_cell.records)) == (int(handled), 0, 1)
     assert logger.handlers == [of_library, of_cell]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_all_ranks_put_messages_together_and_one_sends_them(logger, monkeypatch, rank):
+    """What a message is made of may be a value over the batch, which ranks read together."""
+    published: list[object] = []
+    read: list[str] = []
+    monkeypatch.setattr("IPython.display.publish_display_data", published.append)
+
+    class Value:
+        def __str__(self):
+            read.append("here")
+            return "0.5"
+
+    there = Loggers({"dtrain.test": LoggerSettings(logging.INFO, propagate=False, disabled=False, handled=True)})
+    with logged_at_home(there, rank=rank):
+        logger.info("loss %s", Value())
+        logger.debug("loss %s", Value())
+    assert (read, len(published)) == (["here"], 1 - rank)

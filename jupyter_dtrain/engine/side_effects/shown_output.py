@@ -134,7 +134,7 @@ def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
         aside = [(logger, logger.handlers.copy()) for logger in known if logger.handlers]
         for logger, _ in aside:
             logger.handlers = []
-        added = [(logging.getLogger(name), _Sender(name) if rank == 0 else logging.NullHandler()) for name in handled]
+        added = [(logging.getLogger(name), _Sender(name, sends=rank == 0)) for name in handled]
         for logger, handler in added:
             logger.addHandler(handler)
         try:
@@ -152,17 +152,22 @@ _PREFIXES = tuple(f"{name}." for name in _OF_THE_ENGINE)
 
 
 class _Sender(logging.Handler):
-    """Stands, on the engine, for all handlers of a logger of the notebook."""
+    """Stands, on the engine, for all handlers of a logger of the notebook.
 
-    def __init__(self, name: str) -> None:
+    A record's message is put together on all ranks: what it is made of may be values over the batch, which all read together.
+    """
+
+    def __init__(self, name: str, *, sends: bool) -> None:
         super().__init__()
-        self._logger = name
+        self._logger, self._sends = name, sends
         self.addFilter(lambda record: not f"{record.name}.".startswith(_PREFIXES))
 
     def emit(self, record: logging.LogRecord) -> None:
         from IPython.display import publish_display_data
 
         try:
-            publish_display_data({RECORD: written(record, self._logger)})
+            data = {RECORD: written(record, self._logger)}
+            if self._sends:
+                publish_display_data(data)
         except Exception:
             self.handleError(record)
