@@ -1,1 +1,1 @@
-"""What an engine tells while it runs, what it is told, and what of the cell is shown."""
+"""Reports of an engine to the kernel while a cell runs, commands to it, and the output of the cell."""

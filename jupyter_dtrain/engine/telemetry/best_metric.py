@@ -1,6 +1,6 @@
-"""The best value of a metric so far, so that a snapshot is taken at the weights that have it.
+"""The best value of a metric so far (``--best``), so that a snapshot has the weights that reach it.
 
-The ranks notice it themselves, at the very place: by the time that the kernel had asked for a snapshot, the weights would be others.
+The ranks watch the metric themselves: until the kernel could ask for a snapshot, the weights would have changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Best:
     value : float, optional
         The best so far.
     is_new : bool
-        There is no snapshot of it yet.
+        Whether there is no snapshot of it yet.
     """
 
     def __init__(self, metric: Metric) -> None:
@@ -35,15 +35,15 @@ class Best:
 
     @property
     def name(self) -> str:
-        """What the metric is called."""
+        """The name of the metric."""
         return self._metric.name
 
     def start(self, namespace: Mapping[str, Any]) -> None:
-        """Say that the cell begins: what it finds in `namespace` is of another run, or was seen in this one before."""
+        """Note that the cell begins: a value in `namespace` is from another run, or was seen before."""
         self._before = namespace.get(self.name)
 
     def look(self, namespace: Mapping[str, Any]) -> None:
-        """Take the value that the cell's own variable has."""
+        """Read the value of the cell's own variable."""
         self.note(self.found_in(namespace))
 
     def found_in(self, namespace: Mapping[str, Any]) -> float | None:
@@ -52,11 +52,11 @@ class Best:
         return None if found is self._before else _number(found)
 
     def number_in(self, namespace: Mapping[str, Any]) -> float | None:
-        """Return the number that the variable has, whoever has set it."""
+        """Return the number that the variable has, whatever has set it."""
         return _number(namespace.get(self.name))
 
     def note(self, value: object) -> None:
-        """Take a value, if it is a number."""
+        """Note a value, if it is a number."""
         number = _number(value)
         if number is None or self._given_up or math.isnan(number):
             return
@@ -64,15 +64,15 @@ class Best:
             self.value, self.is_new = number, True
 
     def give_up(self) -> None:
-        """Follow it no more."""
+        """Stop following the metric."""
         self._given_up, self.is_new = True, False
 
     def state_dict(self) -> float | None:
-        """Return what another process goes on from."""
+        """Return the state from which another process resumes."""
         return self.value
 
     def load_state_dict(self, state: float | None) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Resume from a :meth:`state_dict`."""
         self.value = state
 
 

@@ -1,4 +1,4 @@
-"""What the record of a run has of an optimizer, a model, a scheduler or a loader, as plain values."""
+"""Describes an optimizer, a model, a scheduler or a loader for the record of a run, in plain values."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ...protocol import Value
 from ..module_tree import parameters_in
 
 MAX_TEXT = 200
-"""Characters of a value that is a text."""
+"""Most characters of a text value."""
 _EXACT = 1 << 53  # whole numbers beyond it are rounded by JavaScript
 _NOT_HYPER = frozenset({"params", "param_names"})
 _NOT_OF_SCHEDULERS = frozenset({"self", "optimizer", "last_epoch", "schedulers", "verbose"})
 
 
 def plain(value: Any) -> Value:
-    """Return a value as the record has it: numbers, texts and truth values as they are, anything else as a short text."""
+    """Return a value for the record: numbers, strings and booleans as they are, anything else as a short string."""
     if isinstance(value, torch.Tensor) or type(value).__module__ == "numpy":
         value = value.item() if getattr(value, "ndim", None) == 0 or getattr(value, "size", None) == 1 else value
         if isinstance(value, torch.Tensor):
@@ -47,7 +47,7 @@ def plain(value: Any) -> Value:
 
 
 def optimizer_facts(optimizer: Optimizer) -> dict[str, Value]:
-    """Return those of an optimizer: its class, and what its groups of parameters have."""
+    """Describe an optimizer: its class, and the settings of its param groups."""
     groups = [{name: plain(value) for name, value in group.items() if name not in _NOT_HYPER} for group in optimizer.param_groups]
     facts: dict[str, Value] = {"optimizer": type(optimizer).__name__}
     for name in dict.fromkeys(name for group in groups for name in group):
@@ -62,7 +62,7 @@ def optimizer_facts(optimizer: Optimizer) -> dict[str, Value]:
 
 
 def model_facts(module: nn.Module) -> dict[str, Value]:
-    """Return those of a model: its class and size."""
+    """Describe a model: its class and size."""
     inner = getattr(module, "_orig_mod", getattr(module, "module", None))  # of one that is compiled, or wrapped by DDP
     parameters = [p for p in parameters_in(module) if not isinstance(p, nn.UninitializedParameter)]
     total, trained = (sum(p.numel() for p in parameters if p.requires_grad or all_) for all_ in (True, False))
@@ -71,7 +71,7 @@ def model_facts(module: nn.Module) -> dict[str, Value]:
 
 
 def scheduler_facts(scheduler: LRScheduler, prefix: str = "scheduler") -> dict[str, Value]:
-    """Return those of a scheduler: its class, and what it was made with."""
+    """Describe a scheduler: its class, and its arguments."""
     facts: dict[str, Value] = {prefix: type(scheduler).__name__}
     for name in inspect.signature(type(scheduler).__init__).parameters:
         value = getattr(scheduler, name, getattr(scheduler, f"_{name}", None))
@@ -85,7 +85,7 @@ def scheduler_facts(scheduler: LRScheduler, prefix: str = "scheduler") -> dict[s
 
 
 def loader_facts(loader: DataLoader[Any], together: int) -> dict[str, Value]:
-    """Return those of a loader: its batches, of which `together` are one step's."""
+    """Describe a loader: its batches, of which `together` make one step."""
     size = loader.batch_size if loader.batch_size is not None else getattr(loader.batch_sampler, "batch_size", None)
     facts: dict[str, Value] = {"batch_size": size * together if isinstance(size, int) else None}
     facts["dataset"] = type(loader.dataset).__name__

@@ -1,7 +1,7 @@
-"""How busy a rank's device is: NVML's view of its GPU, the operating system's view of its process.
+"""Utilization of a rank's device: of its GPU by NVML, of its process by the operating system.
 
-A sample costs well under a millisecond or two, so that it can be taken every second beside a training loop. What the
-machine does not tell reads zero: a missing number in the sidebar must never end a run.
+A sample takes at most a millisecond or two, so that one can be taken every second beside a training loop. Values that the machine does
+not provide are zero: a missing number in the sidebar must never end a run.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ...system import resources
 
 DEVICE_NAME = "JUPYTER_DTRAIN_DEVICE_NAME"  # set by the cluster, which knows the hardware without asking torch
 PROPORTIONAL_SHARE = 0.01
-"""Part of the time that may go into asking how much memory is shared."""
+"""Largest part of the time that may be spent on measuring shared memory."""
 SHORTEST = 0.1
-"""Seconds of which an average says something."""
+"""Shortest time in seconds over which an average is meaningful."""
 
 
 class DeviceSampler:
-    """Samples the device of one rank. Not for several threads at once.
+    """Samples the device of one rank. Not thread-safe.
 
     Parameters
     ----------
     rank : int
-        The rank that the samples are labelled with.
+        The rank in the samples.
     device : torch.device or str
         The rank's device, or torch's name of it (``"cpu"``, ``"cuda:0"``).
     """
@@ -43,17 +43,17 @@ class DeviceSampler:
         self._last = time.monotonic()
 
     def start(self, rank: int) -> None:
-        """Sample for `rank`, from now on."""
+        """Sample for `rank` from now on."""
         self.rank = rank
         self._source.start()
         self._last = time.monotonic()
 
     def device_name(self) -> str:
-        """Return the hardware's name of the device."""
+        """Return the name of the hardware."""
         return os.environ.get(DEVICE_NAME) or platform.processor() or platform.machine() or "CPU"
 
     def due(self) -> list[Message]:
-        """Return a sample, or none where the last one was just now."""
+        """Return a sample, or none shortly after the last one."""
         return [self.sample()] if time.monotonic() - self._last >= SHORTEST else []
 
     def sample(self) -> DeviceUse:
@@ -73,7 +73,7 @@ class DeviceSampler:
 
 
 class _CpuUse:
-    """The engine's process and its children (a loader's workers), against the cores that it may use."""
+    """Use of the CPU by the engine's process and its children (a loader's workers), relative to its cores."""
 
     def __init__(self) -> None:
         self._process = psutil.Process()
@@ -85,11 +85,11 @@ class _CpuUse:
         self.start()
 
     def start(self) -> None:
-        """Let the next average begin here."""
+        """Begin the next average."""
         self._before = (time.monotonic(), self._seconds_and_memory()[0])
 
     def read(self) -> tuple[float, int, int]:
-        """Return percent, bytes used, bytes that there may be."""
+        """Return utilization in percent, and bytes used and available."""
         seconds, memory = self._seconds_and_memory()
         now = time.monotonic()
         since, seconds_before = self._before
@@ -99,7 +99,7 @@ class _CpuUse:
         return min(100.0, 100.0 * busy), self._once(memory), self._memory_total
 
     def heat(self) -> tuple[float | None, float | None]:
-        """Return degrees Celsius and watts: of a process, nobody can say."""
+        """Return temperature and power: not known of a process."""
         return None, None
 
     def _seconds_and_memory(self) -> tuple[float, int]:
@@ -114,10 +114,10 @@ class _CpuUse:
         return seconds, memory
 
     def _once(self, resident: int) -> int:
-        """Return the bytes that the processes hold, of what they share with others their part only.
+        """Return the memory of the processes in bytes; of memory that they share, only their proportional part.
 
-        Linux adds that up by walking over all pages, which takes 50 ms a gigabyte: what was found the last time is taken from the
-        resident memory until it may be asked again.
+        Linux walks over all pages for this, which takes 50 ms per gigabyte. Until the next such walk, the shared part found by the last one
+        is subtracted from the resident memory.
         """
         began = time.monotonic()
         if began >= self._count_again:
@@ -147,7 +147,7 @@ class _CpuUse:
 
 
 class _GpuUse:
-    """The GPU as NVML sees it, whoever uses it."""
+    """Use of the GPU as NVML reports it, by all processes."""
 
     def __init__(self, device: str) -> None:
         self._nvml: Any = None
@@ -161,10 +161,10 @@ class _GpuUse:
             self._nvml = pynvml
 
     def start(self) -> None:
-        """Do nothing: NVML tells of the moment."""
+        """Do nothing: NVML reports the present moment."""
 
     def read(self) -> tuple[float, int, int]:
-        """Return percent, bytes used, bytes of the device."""
+        """Return utilization in percent, and bytes used and total."""
         utilization, used, total = 0.0, 0, 0
         if self._nvml is not None:
             with contextlib.suppress(self._nvml.NVMLError):
@@ -177,7 +177,7 @@ class _GpuUse:
         return utilization, used, total
 
     def heat(self) -> tuple[float | None, float | None]:
-        """Return degrees Celsius and watts, ``None`` where the device does not tell."""
+        """Return temperature in °C and power in W, ``None`` if the device does not report them."""
         temperature: float | None = None
         power: float | None = None
         if self._nvml is not None:
@@ -189,7 +189,7 @@ class _GpuUse:
 
 
 def _handle(nvml: Any, device: str) -> Any:
-    """Return NVML's handle of torch's `device`, by what ``CUDA_VISIBLE_DEVICES`` calls it."""
+    """Return NVML's handle of a `device` of torch, by its entry in ``CUDA_VISIBLE_DEVICES`` or its UUID."""
     number = int(device.partition(":")[2] or 0)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     entry = visible.split(",")[number].strip() if visible else str(number)
@@ -218,7 +218,7 @@ def _memory_by_torch(device: str) -> tuple[int, int]:
 
 
 def _proportional(pid: int) -> int:
-    """Return the bytes of a process, each page divided by the number of those that have it; 0 where nobody says."""
+    """Return the proportional set size of a process in bytes; 0 if it cannot be read."""
     with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps_rollup", "rb") as file:  # noqa: PTH123
         for line in file:
             if line.startswith(b"Pss:"):
@@ -227,7 +227,7 @@ def _proportional(pid: int) -> int:
 
 
 def _own_cores() -> int:
-    """Return the cores that this engine may use: its threads, as the cluster planned them."""
+    """Return the number of cores of this engine: its threads, as planned by the cluster."""
     try:
         planned = int(os.environ.get("OMP_NUM_THREADS", ""))
     except ValueError:
@@ -236,7 +236,7 @@ def _own_cores() -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the children of a process, as Linux lists them by thread: cheaper than looking at every process there is."""
+    """Return the children of a process, which Linux lists by thread: cheaper than a look at every process."""
     found: list[int] = []
     with contextlib.suppress(OSError):
         for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - this runs every second

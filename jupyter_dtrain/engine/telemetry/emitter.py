@@ -1,8 +1,8 @@
-"""Events on their way out: collected by the training thread, sent by another a few times a second.
+"""Sends events to the kernel: the training thread collects them, and another thread sends batches a few times a second.
 
-They ride on ipyparallel's own IOPub channel, so they arrive wherever the engine can be reached at all. The channel
-merges what has the same key, so each batch has a key of its own. Values that are still on a device (losses) are read
-by the sending thread: the training thread never waits for them.
+They use ipyparallel's own IOPub channel, so they arrive wherever the engine can be reached. The channel merges data with the same key, so
+each batch has a key of its own. Values that are still on a device (losses) are read by the sending thread: the training thread does not
+wait for them.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ class Emitter:
         self._thread = threading.Thread(target=self._run, name="dtrain-emit", daemon=True)
 
     def add_source(self, source: Callable[[], list[Message]]) -> None:
-        """Ask `source` for new messages before each batch, on the sending thread."""
+        """Call `source` for new messages before each batch, on the sending thread."""
         self._sources.append(source)
 
     def start(self) -> None:
-        """Start to send."""
+        """Start sending."""
         self._thread.start()
 
     def emit(self, message: Message) -> None:
@@ -64,14 +64,14 @@ class Emitter:
             self._pending.append(message)
 
     def close(self) -> None:
-        """Send what is left and stop."""
+        """Send what is left, and stop."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join()
         self.flush()
 
     def flush(self) -> None:
-        """Send what there is now."""
+        """Send the present messages."""
         with self._flush_lock:
             found = [message for source in self._sources for message in source()]
             with self._lock:

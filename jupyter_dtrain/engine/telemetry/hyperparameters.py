@@ -1,8 +1,8 @@
 """The hyperparameters of a cell, found in the objects that it trains with: no call in the cell is needed.
 
-An optimizer is described when it first steps, with the models whose parameters it has, and a scheduler at the step after it was
-made: earlier they may not be complete, later they have changed. What was found goes along in snapshots, so that a run that goes on
-from one says the same as before. Objects that are described alike count once: the folds of a cross-validation make ten of each.
+An optimizer is described at its first step, with the models whose parameters it has, and a scheduler at the step after it was made:
+earlier they may be incomplete, later they have changed. Snapshots contain the descriptions, so that a resumed run has the same. Objects
+with equal descriptions count once: a cross-validation makes ten of each.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ..module_tree import IdentityMap, outermost, parameters_in
 from .described_objects import loader_facts, model_facts, optimizer_facts, plain, scheduler_facts
 
 MAX_ALIKE = 8
-"""Optimizers, models, schedulers and loaders that are described of a cell, at most."""
+"""Most optimizers, models, schedulers and loaders of a cell that are described."""
 
 
 class HyperparameterLog:
-    """Finds the hyperparameters of one rank's cell and keeps them until they are sent. Ranks but 0 find nothing: theirs are the same.
+    """Finds the hyperparameters of one rank's cell and keeps them until they are sent. Only rank 0 does: those of the others are equal.
 
     Attributes
     ----------
     modules : callable
-        Returns the modules that are known.
+        Returns the known modules.
     """
 
     def __init__(self, rank: int) -> None:
@@ -51,7 +51,7 @@ class HyperparameterLog:
 
     @contextmanager
     def installed(self, objects: Iterable[object]) -> Iterator[None]:
-        """Notice schedulers, those among `objects` and what is made until the end of the ``with`` block."""
+        """Follow schedulers: those among `objects`, and those made in the ``with`` block."""
         if not self._is_on:
             yield
             return
@@ -75,7 +75,7 @@ class HyperparameterLog:
         return scheduler_init
 
     def on_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Note that an optimizer has stepped: it is described if it is new."""
+        """Note a step of an optimizer: a new one is described."""
         if not self._is_on:
             return
         self._describe_drawn()
@@ -87,17 +87,17 @@ class HyperparameterLog:
             self._describe_schedulers()
 
     def on_loader(self, loader: DataLoader[Any], together: int = 1) -> None:
-        """Note that the cell trains on the batches of a loader, `together` of which make one of the run's."""
+        """Note that the cell trains on the batches of a loader, of which `together` make one batch of the run."""
         if self._is_on and self._is_new(loader):
             self._note_seed()
             self._describe("loader", loader_facts(loader, together))
 
     def on_batch(self, loader: DataLoader[Any] | None = None, together: int = 1) -> None:
-        """Note whose batch the cell draws while no model is in training mode; ``None``: one is, and :meth:`on_loader` knows."""
+        """Note the loader of a batch that is drawn with no model in training mode; ``None`` for others, which :meth:`on_loader` handles."""
         self._drawn = (loader, together) if self._is_on and loader is not None and torch.is_grad_enabled() else None
 
     def on_backward(self) -> None:
-        """Note a backward pass: weights that are no model's, or a model's in evaluation mode, are trained on the last batch."""
+        """Note a backward pass: tensors of no model, or a model in evaluation mode, are trained on the last batch."""
         if self._is_on:
             self._note_seed()
         if "loader" not in self._described:
@@ -105,7 +105,7 @@ class HyperparameterLog:
 
     @contextmanager
     def loaders_noticed(self) -> Iterator[None]:
-        """Notice which loaders the cell iterates over with gradients on, where nothing else does, until the end of the ``with`` block."""
+        """Follow the loaders that the cell iterates over with gradients enabled, if nothing else does, in the ``with`` block."""
         iterate = DataLoader.__iter__
 
         @wraps(iterate)
@@ -118,7 +118,7 @@ class HyperparameterLog:
             yield
 
     def finish(self) -> None:
-        """Describe what no step has come for: the models of a cell that updates its weights by hand, schedulers made at its end."""
+        """Describe objects without a step: models of a cell that updates its weights by hand, schedulers made at its end."""
         if self._is_on:
             if "optimizer" not in self._described and "loader" in self._described:
                 self._describe_models(None)
@@ -132,17 +132,17 @@ class HyperparameterLog:
     # -- what is told ------------------------------------------------------------------------------------------------
 
     def drain(self) -> list[Message]:
-        """Return what is new as messages."""
+        """Return messages about what is new."""
         fresh, self._fresh = self._fresh, []
         return [*fresh]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known, to go on from in another process."""
+        """Return the state from which another process resumes."""
         optimizers = [obj for obj, _ in self._known.items() if isinstance(obj, Optimizer)]  # the others do not change as they are used
         return {"found": self._found, "given": self._given, "described": self._described, "known": optimizers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`."""
+        """Resume from a :meth:`state_dict`."""
         self._described = {kind: list(all_) for kind, all_ in state["described"].items()}
         for optimizer in state["known"]:
             self._known.set(optimizer, True)
@@ -164,7 +164,7 @@ class HyperparameterLog:
             self.on_loader(*drawn)
 
     def _describe_models(self, parameters: set[int] | None) -> None:
-        """Describe the models that have some of `parameters`, by their `id`; ``None``: those that could be trained."""
+        """Describe the models that have some of `parameters`, by `id`; ``None``: models with parameters that require gradients."""
         for module in outermost(list(self.modules())):
             if any(p.requires_grad if parameters is None else id(p) in parameters for p in parameters_in(module)) and self._is_new(module):
                 self._describe("model", model_facts(module))
@@ -181,7 +181,7 @@ class HyperparameterLog:
             self._add({"seed": plain(torch.initial_seed())})
 
     def _describe(self, kind: str, facts: dict[str, Value]) -> None:
-        """Add an object's `facts`, whose names begin with its `kind`, unless one like it is known."""
+        """Add an object's `facts`, with names that begin with its `kind`, unless they are known."""
         known = self._described.setdefault(kind, [])
         if facts in known or len(known) >= MAX_ALIKE:
             return

@@ -1,6 +1,6 @@
-"""The engine's end of the line to the notebook kernel: what it shows, and what it is told while it is busy.
+"""The engine's connection to the notebook kernel: its output, and orders that arrive while it is busy.
 
-Both ways are ipyparallel's own. Its control channel is served by a thread of its own, so a command arrives in the middle of a cell.
+Both use ipyparallel's channels. The control channel has a thread of its own, so an order arrives in the middle of a cell.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ STDERR = 2  # the file of the process
 
 
 def orders_to(handler: Callable[[Order], None]) -> None:
-    """Hand orders of the notebook kernel to `handler`, on the control thread, until another handler takes its place.
+    """Pass orders of the notebook kernel to `handler`, on the control thread, until another handler replaces it.
 
-    An order may reach a rank that is through with its cell while another waits for its answer.
+    An order may reach a rank that has finished its cell, while another rank waits for its answer.
     """
     from IPython import get_ipython
 
@@ -49,9 +49,9 @@ def orders_to(handler: Callable[[Order], None]) -> None:
 
 @contextlib.contextmanager
 def output_of(rank: int, shown: Shown | None) -> Iterator[None]:
-    """Show what the rank prints, less what was shown before a restart, or nothing of it (``None``). Figures are rank 0's.
+    """Show the output of the rank that was not shown before a restart, or none of it (``None``). Only rank 0 shows figures.
 
-    What goes to ``stderr`` and is not shown is in the engine's log, whose end is told where the engine is lost.
+    Hidden output to ``stderr`` goes to the engine's log, whose end is shown if the engine is lost.
     """
     if shown is not None:
         with shown.installed():
@@ -64,7 +64,7 @@ def output_of(rank: int, shown: Shown | None) -> Iterator[None]:
 
 
 def look_like_a_notebook() -> None:
-    """Let libraries find a builtin ``get_ipython``, by which they tell a notebook when they are imported: its progress bars come along."""
+    """Provide a builtin ``get_ipython``, by which libraries detect a notebook on import, for its progress bars."""
     from IPython import get_ipython
 
     put(builtins, "get_ipython", get_ipython)  # IPython has it there while it runs a cell of its own
@@ -72,7 +72,7 @@ def look_like_a_notebook() -> None:
 
 @contextlib.contextmanager
 def shell_in(namespace: dict[str, Any]) -> Iterator[None]:
-    """Let magics in the cell (``%time``) see its names."""
+    """Let magics in the cell (``%time``) use its namespace."""
     from IPython import get_ipython
 
     shell = get_ipython()
@@ -84,21 +84,21 @@ def shell_in(namespace: dict[str, Any]) -> Iterator[None]:
 
 
 class Interrupts:
-    """Keyboard interrupts break off the cell and nothing else: neither the way of its results home nor an engine's own work.
+    """Keyboard interrupts that end the cell only, and not the return of its results or the engine's own work.
 
-    To be made at the start of a task. IPython sets its own handler before each task and after it, so nothing is put back.
+    Made at the start of a task. IPython sets its own handler before and after each task, so none is restored.
 
     Parameters
     ----------
     not_here : callable
-        Says of a frame whether code is running that is not to be left half done. It is let finish, for a second at most.
+        Returns whether a frame runs code that must not be interrupted. It may finish, for a second at most.
 
     Attributes
     ----------
     on_interrupt : callable
         Called just before an interrupt is raised.
     raised : bool
-        One was.
+        Whether an interrupt was raised.
     """
 
     def __init__(self, not_here: Callable[[FrameType | None], bool]) -> None:
@@ -112,7 +112,7 @@ class Interrupts:
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
-        """Let an interrupt be a ``KeyboardInterrupt`` here."""
+        """Let an interrupt raise ``KeyboardInterrupt`` here."""
         self._open = True
         try:
             yield
@@ -139,14 +139,14 @@ class Interrupts:
 
 
 def _show_figures() -> None:
-    """Show the figures that the cell drew and did not show, as a notebook does at the end of a cell."""
+    """Show the open figures of the cell, as a notebook does at the end of a cell."""
     backend = sys.modules.get("matplotlib_inline.backend_inline")
     if backend is not None:
         backend.flush_figures()
 
 
 class _Unseen:
-    """Takes the place of a `stream` that a notebook shows on rank 0 alone, and is like it in all else: a library may want its file."""
+    """Replaces a `stream` whose output is hidden; other attributes are those of the stream, as a library may use its file."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -159,14 +159,14 @@ class _Unseen:
             self.write(line)
 
     def flush(self) -> None:
-        """Do nothing: nothing is kept back."""
+        """Do nothing: the stream is not buffered."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 class _Logged(_Unseen):
-    """One whose text is in the engine's log."""
+    """A hidden stream whose text goes to the engine's log."""
 
     def write(self, text: str) -> int:
         try:

@@ -1,4 +1,4 @@
-"""What the user is told where a cell has shared nothing out: the reason, and what changes it, if anything does."""
+"""The note to a user whose cell has sharded nothing: the reason, and what to do about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ALONE = (
     "Nothing in the cell has initialized a process group, so each engine ran all of it by itself, and what rank 0 has made is kept. "
     "What looks for the engines when it is made (a Trainer of Lightning, an Accelerator) is to be made in this cell."
 )
-"""Of a cell that is to distribute itself."""
+"""Note about a cell that distributes itself."""
 
 
 NOT_FORESEEN = (
@@ -18,7 +18,7 @@ NOT_FORESEEN = (
 
 
 def advice(semantics: Semantics, *, drew: bool, has_model: bool, has_trained: bool) -> str:
-    """Return what to say of a cell that has trained and shared nothing out.
+    """Return the note about a cell that has trained and sharded nothing.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def advice(semantics: Semantics, *, drew: bool, has_model: bool, has_trained: bo
     has_model : bool
         Whether it has an ``nn.Module`` with parameters.
     has_trained : bool
-        With one in training mode.
+        Whether it has trained one in training mode.
     """
     if drew and not has_trained:
         why = (

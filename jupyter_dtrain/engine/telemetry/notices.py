@@ -1,4 +1,4 @@
-"""What the user is told about what was done with the cell: one line each, once, with the cell's own line."""
+"""Notes to the user about how the cell was run: one line each, shown once, with the line of the cell."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..user_frames import is_users, users_frames
 
 
 class Notices:
-    """Says things to the user, from rank 0.
+    """Shows notes to the user, from rank 0.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ class Notices:
         self._said: set[str] = set()
 
     def say(self, text: str) -> None:
-        """Show `text`, unless it was said before."""
+        """Show `text`, unless it was shown before."""
         if self._rank == 0 and text not in self._said:
             self._said.add(text)
             self._emit(Notice(rank=self._rank, text=text))
 
     @staticmethod
     def location() -> str:
-        """Return `` (line 3)`` or `` (line 3, in Net.forward)``: the user's own code that is running, or nothing where there is none."""
+        """Return `` (line 3)`` or `` (line 3, in Net.forward)`` for the user's code that is running, or an empty string."""
         frame = next(users_frames(), None)
         if frame is None:
             return ""
@@ -56,13 +56,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def at_end(function: _Function) -> _Function:
-    """Let a rank that is in `function` stand at the end of the cell, where the ranks put together what spans them. A decorator."""
+    """Decorate `function` so that a rank in it counts as at the end of the cell, where global tensors are gathered."""
     _AT_END.add(function.__code__)
     return function
 
 
 def standing(rank: int) -> Standing | None:
-    """Return the user's line that the main thread is in, line 0 at the end of the cell; ``None`` elsewhere. Called on another thread."""
+    """Return the user's line that the main thread runs, 0 at the end of the cell; ``None`` elsewhere. Called on another thread."""
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     waiting = False
     while isinstance(frame, FrameType):  # see `BusiestLine`

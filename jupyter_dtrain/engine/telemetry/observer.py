@@ -1,7 +1,7 @@
-"""What a run shows of itself, with no logging call in the cell: loss, steps, learning rate, samples.
+"""Observes loss, steps, learning rate and samples of a run, without a logging call in the cell.
 
-A step begins when an optimizer steps that has stepped since the last one began, so the two optimizers of a GAN make one step together and
-optimizers used one after the other count on. A cell that updates its weights by hand counts its backward passes.
+A new step begins when an optimizer steps for the second time in the present one. So the two optimizers of a GAN make one step together, and
+optimizers that are used one after the other keep counting. In a cell that updates its weights by hand, backward passes are counted.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class _Step:
 
 
 class Observer:
-    """Counts the steps of one rank and keeps what belongs to each until it is sent; `best` is told what is logged.
+    """Counts the steps of one rank, and keeps the values of each until they are sent; `best` gets what is logged.
 
     Attributes
     ----------
     hyperparameters : HyperparameterLog
-        What the steps are made with.
+        The hyperparameters of the steps.
     """
 
     def __init__(self, rank: int, best: Best | None = None) -> None:
@@ -70,7 +70,7 @@ class Observer:
 
     @contextmanager
     def installed(self, objects: Iterable[object]) -> Iterator[None]:
-        """Notice schedulers, and losses that a gradient scaler scales: until the end of the ``with`` block. The cell's own are shown."""
+        """Follow schedulers, and losses before a ``GradScaler`` scales them, in the ``with`` block."""
         scale = GradScaler.scale
 
         @wraps(scale)
@@ -84,12 +84,12 @@ class Observer:
             yield
 
     def unscaled(self, root: torch.Tensor) -> torch.Tensor:
-        """Return what a backward pass begins with as it was before a gradient scaler has scaled it."""
+        """Return the loss of a backward pass as it was before a ``GradScaler`` has scaled it."""
         scaled = self._scaled
         return scaled[1] if scaled is not None and scaled[0]() is root else root
 
     def on_batch(self, share: BatchShard | None, batch: int, batches: int | None) -> None:
-        """Note that the cell draws a batch in training; `share` is the rank's, ``None`` if each has all of it."""
+        """Note a batch that the cell draws in training; `share` is the rank's shard, ``None`` if each rank has all of it."""
         self._samples += 0 if share is None else share.num_samples
         self.hyperparameters.on_batch()
         if batch == 1:
@@ -107,15 +107,15 @@ class Observer:
         self._used, self._samples = self._used + self._samples, 0
 
     def on_backward_failed(self) -> None:
-        """Note that the pass has raised an error: no step is made with it."""
+        """Note that a backward pass has raised an error: it makes no step."""
         self._loss = None
 
     def on_optimizer(self) -> None:
-        """Note that there is an optimizer: from now on its steps count, and not the backward passes."""
+        """Note an optimizer: from now on its steps are counted, and not backward passes."""
         self.any_optimizer = True
 
     def on_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Note that an optimizer has stepped."""
+        """Note a step of an optimizer."""
         self.any_optimizer = True
         self.hyperparameters.on_optimizer_step(optimizer)
         self._used, self._samples = self._used + self._samples, 0
@@ -135,7 +135,7 @@ class Observer:
             self._done.append(done)
 
     def log(self, values: Mapping[str, float]) -> None:
-        """Note values that the cell logs at the current step."""
+        """Note values that the cell logs in the present step."""
         self._note(values)
         if self.best is not None and self.best.name in values:
             self._metric_is_logged = True
@@ -146,7 +146,7 @@ class Observer:
             self._logged += [(name, self.step, time.time(), value) for name, value in values.items()]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts, to go on from in another process. Nothing is to be left to :meth:`drain`."""
+        """Return the counts from which another process resumes. Call :meth:`drain` before."""
         return {
             "step": self.step,
             "epoch": self._epoch,
@@ -159,7 +159,7 @@ class Observer:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Resume from a :meth:`state_dict`."""
         self.step, self._epoch, self.any_optimizer = state["step"], state["epoch"], state["any_optimizer"]
         self._stepped = list(state["stepped"])
         self._num_sent = Counter(state["num_sent"])
@@ -171,12 +171,12 @@ class Observer:
             self._metric_is_logged, self._metric_is_set, self._followed = found
 
     def finish(self) -> None:
-        """Count a last step that was made by hand."""
+        """Count the last step of a cell that updates its weights by hand."""
         if not self.any_optimizer and self._loss is not None:
             self._finish(None)
 
     def follow_metric(self, namespace: Mapping[str, Any]) -> None:
-        """Log the number that the cell has set a variable of the metric's name to, once a step, if it logs none itself."""
+        """Log the cell's variable with the metric's name once per step, if the cell does not log the metric itself."""
         best = self.best
         if best is None or self._metric_is_logged or (self._followed is not None and self._followed[0] == self.step):
             return
@@ -186,14 +186,14 @@ class Observer:
             self._note({best.name: value})
 
     def log_metric(self, namespace: Mapping[str, Any]) -> None:
-        """Do the same at the cell's end, where the variable may have been set after the last step."""
+        """Log the variable at the end of the cell, where it may have been set after the last step."""
         before = self._followed
         if before is not None and self.best is not None and self.best.number_in(namespace) != before[1]:
             self._followed = None
         self.follow_metric(namespace)
 
     def drain(self) -> list[Message]:
-        """Return what is new as messages. Reads losses from the device: not for the training thread."""
+        """Return messages about what is new. It reads losses from the device, so do not call it on the training thread."""
         with self._lock:
             done, self._done = self._done, []
             logged, self._logged = self._logged, []

@@ -1,8 +1,7 @@
-"""How much of its loops a cell has behind it, from what the loops around a step say of their lengths.
+"""Estimates how much of a cell is done, from the lengths of the loops around a training step.
 
-Only what was trained counts: a place is taken at the first boundary after a step, so a loop that evaluates moves nothing; where no step
-was made yet, what reads data sets of this project counts. A loop that does not say how long it is (a ``while``, a generator) leaves the
-whole unknown, and then nothing is told.
+Only training counts: the position is read at the first loop boundary after a step, so an evaluation loop changes nothing. Before the first
+step, loops over this project's data sets count. With a loop of unknown length (a ``while``, a generator) there is no estimate.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from ..resume.loops import Loops
 from .observer import Observer
 
 INTERVAL = 0.25
-"""Seconds between two looks at the loops: one takes some microseconds, but for a run of steps that take as little."""
+"""Seconds between two estimates: one takes some microseconds, which counts if steps take as little."""
 _MADE_OF_OTHERS = (enumerate, zip, map)
 
 
 class ExtentMeter:
-    """Looks at the loops of the cell at their boundaries."""
+    """Reads the positions of the cell's loops at their boundaries."""
 
     def __init__(self, rank: int, loops: Loops, observer: Observer) -> None:
         self._rank, self._loops, self._observer = rank, loops, observer
@@ -38,7 +37,7 @@ class ExtentMeter:
         self._last: Extent | None = None
 
     def at_boundary(self) -> None:
-        """Look, if a step was made since the boundary before."""
+        """Estimate, if a step was made since the last boundary."""
         step, now = self._observer.step, time.monotonic()
         if step == self._step and (step or now < self._due):
             return
@@ -58,13 +57,13 @@ class ExtentMeter:
         return self._rows > before
 
     def drain(self) -> list[Message]:
-        """Return what is new."""
+        """Return a message if there is a new estimate."""
         last, self._last = self._last, None
         return [] if last is None else [last]
 
 
 def fraction_done(around: Sequence[Loop | WhileLoop]) -> float | None:
-    """Return the part of the outermost of some loops that is done, where the innermost begins an iteration; ``None``: not known."""
+    """Return the fraction of the outermost loop that is done when the innermost begins an iteration; ``None`` if not known."""
     fraction = 0.0
     for loop in reversed(around):
         total = _length(loop)
@@ -88,7 +87,7 @@ def _length(loop: Loop | WhileLoop) -> int | None:
 
 
 def _left(items: Any) -> int | None:
-    """Return how many items an iterator has still to give, where it says so without running code of the user's."""
+    """Return how many items an iterator has left, if it says so without running user code."""
     if type(items) is LoaderIterator:
         try:
             return len(items) - items.taken

@@ -1,4 +1,4 @@
-"""What a rank tells the kernel while a cell runs: all that it is drawn from, and the way that it goes."""
+"""Reports of a rank to the kernel while a cell runs: their sources, and the emitter that sends them."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Reports:
     timing : Timing
         Where the time goes.
     emitter : Emitter
-        The way to the kernel; nothing goes over it by itself before it is started.
+        Sends to the kernel; it sends nothing by itself before it is started.
     notes : Notices
-        Lines for the user.
+        Notes for the user.
     """
 
     def __init__(self, task: Task, device: torch.device) -> None:
@@ -50,7 +50,7 @@ class Reports:
         self.notes = Notices(self.emitter.emit, rank=task.rank)
 
     def started(self, *, world_size: int) -> None:
-        """Tell that the rank has joined the others, and what it computes on."""
+        """Report that the rank has joined the group, and its device."""
         self.emitter.emit(
             RankStarted(
                 rank=self._rank,
@@ -63,7 +63,7 @@ class Reports:
         )
 
     def tell_standing(self) -> None:
-        """Tell where in the cell the rank is, at once."""
+        """Report at once where in the cell the rank is."""
         found = standing(self._rank)
         if found is not None:
             self.emitter.emit(found)
@@ -71,7 +71,7 @@ class Reports:
 
     @contextmanager
     def pausing(self, number: int) -> Iterator[None]:
-        """Tell at once that the rank pauses, as pause `number`; the ``with`` block is no time of the cell's."""
+        """Report at once that the rank pauses, as pause `number`; the time of the ``with`` block does not count as the cell's."""
         self.emitter.emit(Paused(rank=self._rank, number=number, step=self.observer.step))
         self.emitter.flush()
         with Counted(OUTSIDE):
