@@ -23,7 +23,7 @@ class HostSpec:
     def __post_init__(self) -> None:
         # What begins with a hyphen would be an option of ssh.
         if not re.fullmatch(r"(?!-)[\w.@-]+", self.name):
-            raise UsageError(f"--hosts: {self.name!r} is no name of a host; give names as ssh takes them, such as --hosts a:2,me@b:2.")
+            raise UsageError(f"--hosts: {self.name!r} is not a host name; give names as ssh takes them, such as --hosts a:2,me@b:2.")
         if self.num_engines is not None and self.num_engines < 1:
             raise UsageError(f"--hosts {self.name}:{self.num_engines}: a host has at least one engine, or leave it out.")
 

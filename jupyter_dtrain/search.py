@@ -74,7 +74,7 @@ class Search:
             setting = re.fullmatch(r"(\w+)\s*=\s*(\d+)", part)
             if setting is None or setting[1] not in known or setting[1] in given:
                 names = ", ".join(f"{one.name}={one.default}" for one in fields(cls)[2:] if one.name in known)
-                raise UsageError(f"--search {text}: {part!r} is not understood; behind {first} there may be {names} (the defaults).")
+                raise UsageError(f"--search {text}: {part!r} is not understood; after {first}, give {names} (the defaults).")
             given[setting[1]] = int(setting[2])
         return cls(kind=found[1], num_trials=int(found[2]), **given)  # type: ignore[arg-type]  # one of them
 
@@ -136,7 +136,7 @@ class Range:
         low, high, step = numbers
         assert low is not None and high is not None
         if not low < high:
-            raise UsageError(f"{given}: the lower end stands first, and is less than the upper one.")
+            raise UsageError(f"{given}: the lower end comes first, and must be less than the upper one.")
         if found[1] in ("log", "logint") and low <= 0:
             raise UsageError(f"{given}: a logarithmic range begins above 0.")
         if step is not None and (found[1] in ("log", "logint") or step <= 0):

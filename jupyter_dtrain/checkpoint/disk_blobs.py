@@ -81,4 +81,4 @@ class DiskBlobs:
 
     @staticmethod
     def _damaged(what: str) -> CheckpointError:
-        return CheckpointError(f"{what} is damaged: some of its numbers are not what was written.")
+        return CheckpointError(f"{what} is damaged: a checksum does not match.")

@@ -82,7 +82,7 @@ def export_models(saved: Saved, folder: Path) -> list[Path]:
         ) from None
     models = {name: value for name, value in saved.values.items() if isinstance(value, nn.Module)}
     if not models:
-        raise CheckpointError("The names of the cell hold no model: there is nothing to export.")
+        raise CheckpointError("The checkpoint has no model: there is nothing to export.")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     paths = []
     for name, model in models.items():
@@ -94,7 +94,7 @@ def export_models(saved: Saved, folder: Path) -> list[Path]:
 def _newest(folder: CheckpointFolder, *, trusted: bool) -> Intact:
     found, complaints = folder.newest_intact(trusted=trusted)
     if found is None:
-        raise CheckpointError(" ".join(["The run has no checkpoint that is intact.", *complaints]))
+        raise CheckpointError(" ".join(["The run has no intact checkpoint.", *complaints]))
     return found
 
 
@@ -142,7 +142,7 @@ def load_checkpoint(
     """
     for name, obj in into.items():
         if not hasattr(obj, "load_state_dict"):
-            raise UsageError(f"{name}={type(obj).__name__}: only what has a load_state_dict takes over a state.")
+            raise UsageError(f"{name}={type(obj).__name__}: the object has no load_state_dict().")
     store = RunStore(Path(folder))
     try:
         record = _record(store, run)
@@ -154,7 +154,7 @@ def load_checkpoint(
     for name in into:
         if not hasattr(values.get(name), "state_dict"):
             there = ", ".join(sorted(other for other, value in values.items() if hasattr(value, "state_dict")))
-            raise CheckpointError(f"The checkpoint has no {name!r} with a state; those that have one: {there or 'none'}.")
+            raise CheckpointError(f"The checkpoint has no {name!r} with a state_dict; it has these: {there or 'none'}.")
     for name, obj in into.items():
         obj.load_state_dict(values[name].state_dict())
     return values
@@ -166,7 +166,7 @@ def _record(store: RunStore, run: str | None) -> RunRecord:
     for record in reversed(store.list_runs()):
         if CheckpointFolder(record.folder).newest_first():
             return record
-    raise CheckpointError("There is no run here that has a checkpoint.")
+    raise CheckpointError("No run in this folder has a checkpoint.")
 
 
 # A roll-back: a checkpoint on disk that the run shall continue from. It is read while the ranks train on.

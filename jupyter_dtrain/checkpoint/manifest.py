@@ -85,7 +85,7 @@ def check_signature(manifest: dict[str, Any], run_id: str, *, advice: str | None
             f"If you know where it comes from, {advice}."
         )
     if manifest["run"] != run_id:
-        raise CheckpointError(f"What {run_id} holds was written for another run, {manifest['run']}, and has been moved there.")
+        raise CheckpointError(f"What {run_id} holds belongs to another run, {manifest['run']}, and was moved there.")
 
 
 def versions() -> dict[str, str]:
@@ -99,7 +99,7 @@ def check_versions(manifest: dict[str, Any], what: str) -> None:
     there, here = manifest["versions"].get("python", "?"), platform.python_version()
     if _minor(there) != _minor(here):
         raise CheckpointError(
-            f"{what} was written by Python {there}, and this is Python {here}, which does not run what the other has compiled: "
+            f"{what} was written by Python {there}, and this is Python {here}, which cannot load the other's bytecode: "
             f"start the kernel with Python {_minor(there)}, or run the cell again."
         )
 

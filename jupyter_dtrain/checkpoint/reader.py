@@ -169,7 +169,7 @@ class CheckpointReader:
             with contextlib.suppress(OSError):
                 read.append(read_below(self._runs, *parts, str(rank), limit=None))
             if len(read) <= rank or checksum_of(read[rank]) != checksum:
-                raise CheckpointError(f"{what} is damaged: the part of rank {rank} is not what was written.")
+                raise CheckpointError(f"{what} is damaged: the file of rank {rank} does not match its checksum.")
         for key, checksum in manifest["blobs"].items():
             self._blobs.check(key, checksum=checksum, what=what)
         return Intact(self._checkpoint(folder, manifest), read, manifest["blobs"])

@@ -147,7 +147,7 @@ class CheckpointWriter:
         needed = sum(map(bytes_of, {*self._task.parcel.keys, *snapshot.keys}))
         if self._every is None and self._best is None and needed > PART * self._folder.free():
             raise CheckpointError(
-                f"The cell's values ({size_text(needed)}) are not kept on disk, of which they would take a large part: "
+                f"The cell's values ({size_text(needed)}) are not kept, as they would take a large part of the disk: "
                 "if the kernel dies, this run is lost. `--checkpoint-every 10min` writes them anyway."
             )
 

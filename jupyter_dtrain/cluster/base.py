@@ -215,9 +215,7 @@ class Cluster(ABC):
 
     def start_dask(self, number: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:  # noqa: ARG002
         """Start workers of Dask beside the engines, and let them compute the notebook's collections."""
-        raise UsageError(
-            "Dask workers beside the engines are for engines of this machine. Make a `Client` of a cluster that all hosts reach."
-        )
+        raise UsageError("--dask-workers needs engines on this machine. Make a `Client` of a cluster that all hosts reach.")
 
     @abstractmethod
     def inherit(self, old: Self) -> None:

@@ -103,8 +103,8 @@ class GroupCache:
             again = self._num_again
         if again == max(64, 8 * len(self._loaded)):
             warnings.warn(
-                f"Row groups have been read again {again} times: rows are asked for in an order for which the cache of {self._limit:,} "
-                "bytes is too small. Use `dataset.loader(batch_size=…)` or `sampler=dataset.sampler` in the place of `shuffle=True`, "
+                f"Row groups have been read again {again} times, because rows come in an order for which the cache of {self._limit:,} "
+                "bytes is too small. Use `dataset.loader(batch_size=…)` or `sampler=dataset.sampler` instead of `shuffle=True`, "
                 "or a larger `cache_bytes`.",
                 stacklevel=2,
             )

@@ -62,7 +62,7 @@ def _dtype_of(name: str, kind: pa.DataType) -> torch.dtype:
         return torch.float64
     found = _DTYPES.get(str(kind))
     if found is None:
-        raise DataError(f"Column {name!r} holds {kind}, which is no number, text or bytes. Leave it out, or write it as a number.")
+        raise DataError(f"Column {name!r} holds {kind}, which is not a number, a string or bytes. Leave it out, or write it as a number.")
     return found
 
 
@@ -141,7 +141,7 @@ class Selection:
         array = _plain(array)
         if column.dtype is None:
             if array.null_count:
-                raise DataError(f"column {column.name!r} has {array.null_count} nulls: give what stands for them, as `fill_null={{…}}`")
+                raise DataError(f"column {column.name!r} has {array.null_count} nulls: give a value for them, as `fill_null={{…}}`")
             return array
         if column.width is not None:
             array = _flat(array, column)
@@ -181,9 +181,7 @@ def _numbers(array: Any, column: Column) -> npt.NDArray[Any]:
 
     is_float = column.dtype is not None and column.dtype.is_floating_point
     if array.null_count and not is_float:
-        raise DataError(
-            f"column {column.name!r} has {array.null_count} nulls among {array.type}: give what stands for them, `fill_null={{…}}`"
-        )
+        raise DataError(f"column {column.name!r} has {array.null_count} nulls among {array.type}: give a value for them, `fill_null={{…}}`")
     try:
         if types.is_decimal(array.type):
             array = array.cast(pa.float64())

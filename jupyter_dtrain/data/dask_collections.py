@@ -73,9 +73,9 @@ def from_dask(
         source = _of_bag(collection, lengths)
     else:
         raise UsageError(
-            "`features` names the columns of the DataFrame that a model is fed with."
+            "Give `features`: the columns of the DataFrame for the model's input."
             if kind.startswith(("dask.dataframe", "dask_expr"))
-            else f"A Dask DataFrame, Array or Bag is wanted, and this is a {type(collection).__name__}."
+            else f"Expected a Dask DataFrame, Array or Bag, not a {type(collection).__name__}."
         )
     return RowGroupDataset(source, **options)
 
@@ -85,7 +85,7 @@ def _check_not_persisted(collection: Any) -> None:
     client: Any = sys.modules.get("distributed.client")
     if client is not None and hasattr(collection, "__dask_graph__") and client.futures_of(collection):
         raise UsageError(
-            "This Dask collection was persisted: its partitions are futures of this process. Give it as it was before `persist()`: "
+            "This Dask collection was persisted: its partitions are futures of this process. Pass the collection from before `persist()`: "
             "partitions in use are kept in memory anyway."
         )
 

@@ -33,7 +33,7 @@ def kept_column(name: str, column: Any) -> Any:
     else:
         column = list(column) if isinstance(column, Sequence) and not isinstance(column, str | bytes) else np.asarray(column)
     if not isinstance(column, list) and column.ndim not in (1, 2):
-        raise UsageError(f"Column {name!r} has shape {tuple(column.shape)}, and a column is (B,) or (B, C): `.flatten(1)` makes it such.")
+        raise UsageError(f"Column {name!r} has shape {tuple(column.shape)}, but a column must be (B,) or (B, C): use `.flatten(1)`.")
     return column
 
 

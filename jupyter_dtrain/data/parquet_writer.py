@@ -84,12 +84,12 @@ class ParquetWriter:
             The same, by name.
         """
         if self._is_closed:
-            raise UsageError("The writer was closed, and takes no other rows.")
+            raise UsageError("The writer is closed and takes no more rows.")
         given = {**(values if isinstance(values, Mapping) else {} if values is None else {"value": values}), **columns}
         batch = {name: kept_column(name, column) for name, column in given.items()}
         lengths = {name: len(column) for name, column in batch.items()}
         if len(set(lengths.values())) != 1:
-            raise UsageError(f"Columns of a batch have one length, and these have {lengths or 'none'}.")
+            raise UsageError(f"The columns of a batch must have one length, and these have {lengths or 'none'}.")
         if self._columns is None:
             self._begin()
             self._columns = {name: [] for name in batch}
@@ -175,7 +175,7 @@ class ParquetWriter:
         names = {info.base_name: info for info in system.get_file_info(fs.FileSelector(base))}
         others = sorted(name for name in names if not PART_NAME.fullmatch(name))
         if others:
-            raise DataError(f"there is something else in it ({others[0]}), and parts are written to a folder of their own")
+            raise DataError(f"it has other files ({others[0]}), and parts need a folder of their own")
         for info in names.values():
             system.delete_file(info.path)
         if isinstance(system, fs.LocalFileSystem):
@@ -235,5 +235,5 @@ class ParquetWriter:
 
 def _gather(value: Any) -> list[Any]:
     if api.current is None and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        raise UsageError("Processes that are distributed by the cell's own code would write the same files: give each a folder of its own.")
+        raise UsageError("With --strategy none, all processes would write the same files: give each a folder of its own.")
     return api.gather(value)

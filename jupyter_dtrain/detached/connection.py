@@ -185,7 +185,7 @@ def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
 
 def _stranger(path: Path) -> ClusterError:
     return ClusterError(
-        f"What this run's folder names as the process that runs it ({path}) is not yours: nothing was read from there. "
+        f"The host process that this run's folder names ({path}) is not yours: nothing was read from it. "
         "Was the folder written by somebody else?"
     )
 

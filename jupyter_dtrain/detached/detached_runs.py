@@ -190,7 +190,7 @@ def _result(ending: DetachedResult, taken: Callable[[], None]) -> RunResult:
 
 def _values(ending: DetachedResult, record: RunRecord) -> Packed:
     if ending.values is None:
-        raise CheckpointError(f"What {record.run_id} began with is not there any more.")
+        raise CheckpointError(f"What {record.run_id} began with was deleted.")
     return ending.values
 
 
@@ -213,5 +213,5 @@ def _not_there(record: RunRecord) -> str:
         )
     text = f"{record.run_id} has ended ({record.phase})and left no results here: they went to the cell that ran it."
     if CheckpointFolder(record.folder).newest_first():
-        text += f" `%distribute resume {record.run_id}` goes on from its last checkpoint."
+        text += f" `%distribute resume {record.run_id}` continues from its last checkpoint."
     return text

@@ -11,7 +11,7 @@ from ..cluster.base import Cluster
 
 LIMIT = timedelta(seconds=20)
 """Time for the snapshot. Schedulers usually wait half a minute between their signal and the end."""
-LEAVING = "The scheduler ends the engines' job: a last snapshot is taken, from which the run goes on if the job gets hosts again."
+LEAVING = "The scheduler ends the engines' job: a last snapshot is taken, and the run resumes from it if the job gets hosts again."
 
 
 class Departure:

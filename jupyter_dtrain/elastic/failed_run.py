@@ -65,8 +65,8 @@ class FailedRun:
         """
         if self._owns_process_group:
             raise UsageError(
-                "No frames are kept of a cell with --strategy none: its engines start anew after it. Put `try:` round the part that "
-                "fails, and print what is to be seen."
+                "No frames are kept of a cell with --strategy none: its engines are restarted after it. Put `try:` around the part that "
+                "fails, and print the values."
             )
         primary = [rank for rank, failure in self._failures.items() if not failure.secondary]
         rank = wanted if wanted is not None else next(iter([*primary, *self._lost, *self._failures]))

@@ -56,7 +56,7 @@ def lost_engines(ends: Sequence[WorkerResult], cluster: Cluster, uses: Sequence[
     return ClusterError(
         f"{engine} of {names} lost: {reasons_of(lost)}. {_state(ends[0].outcome)} The next %%distribute cell starts a new cluster.\n"
         + _why(cluster.exit_status(lost[0].rank), told)
-        + (f"\nThe last that it wrote:\n{written}" if written else "")
+        + (f"\nIts last output:\n{written}" if written else "")
     )
 
 

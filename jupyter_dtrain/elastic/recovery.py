@@ -197,7 +197,7 @@ class EngineReplacement:
         try:
             send()
         except ClusterError as error:
-            self._tell(f"{error} The run goes on with {_engines(self.group.num_ranks)}.")
+            self._tell(f"{error} The run continues with {_engines(self.group.num_ranks)}.")
             self._drop(self.cluster, range(before, before + number))
             return
         self.group = WorkerGroup(self.cluster, min(self.group.num_ranks + number, self.elastic[1] if self.elastic else number))

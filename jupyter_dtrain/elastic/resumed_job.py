@@ -31,7 +31,7 @@ from ..transport.sending import Sending
 from .main_thread_output import Output
 from .worker_group import WorkerGroup
 
-FILES_STAY = "Files that the cell has written stay as they are where rank 0 was: what it wrote after this checkpoint is not taken back."
+FILES_STAY = "Files that the cell has written stay as they are where rank 0 was: lines that it wrote after this checkpoint are not removed."
 
 
 class ResumedJob:
@@ -89,12 +89,12 @@ class ResumedJob:
         else:
             intact, complaints = folder.newest_intact(trusted=trusted)
             if intact is None:
-                raise CheckpointError(" ".join([f"{record.run_id} has no checkpoint that is intact: run its cell again.", *complaints]))
+                raise CheckpointError(" ".join([f"{record.run_id} has no intact checkpoint: run its cell again.", *complaints]))
             for complaint in complaints:
                 output.say(f"{complaint} The one before it is used.")
         self._intact = intact
         if differs := folder.other_versions():
-            output.say(f"{record.name} was written with {differs}: what follows may differ in the last digits.")
+            output.say(f"{record.name} was written with {differs}: results may differ in the last digits.")
 
     def start(
         self, group: WorkerGroup, options: ClusterOptions, *, check: Callable[[RunOptions], None]
@@ -169,7 +169,7 @@ def _resumable(store: RunStore, run_id: str | None) -> RunRecord:
     for run in reversed(store.list_runs()):
         if run.phase in ("failed", "stopped") and CheckpointFolder(run.folder).newest_first():
             return run
-    raise CheckpointError("There is no run here that has not finished and has a checkpoint: run the cell.")
+    raise CheckpointError("No unfinished run in this folder has a checkpoint: run the cell.")
 
 
 def _among(options: RunOptions, num_ranks: int) -> RunOptions:

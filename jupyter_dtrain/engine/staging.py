@@ -86,7 +86,7 @@ def check_memory(new: int, *, of: int, num_ranks: int) -> None:
     if needed > LARGE:
         there = memory()
         if needed > there.left - SPARE * there.total:
-            raise MemoryError("not enough memory is left for copies of what the engines hold; fewer engines need less")
+            raise MemoryError("not enough memory is left for copies of the engines' values; fewer engines need less")
 
 
 def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:

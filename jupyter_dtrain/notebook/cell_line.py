@@ -16,8 +16,8 @@ def cell_parser() -> argparse.ArgumentParser:
     """Return what understands a ``%%distribute`` line."""
     parser = MagicParser(
         prog="%%distribute",
-        description="Run the cell on every engine of the cluster: same batches, same result, and the trained model comes back.",
-        epilog="The cluster starts with the first cell and stays for the next ones. `%distribute --help` lists how to control it.",
+        description="Run the cell on every engine of the cluster: same batches, same result, and the trained model is returned.",
+        epilog="The first cell starts the cluster, and later cells reuse it. `%distribute --help` lists the commands.",
         allow_abbrev=False,
     )
     add_engines(parser, "--engines", "-n")

@@ -20,13 +20,15 @@ def add_engines(parser: argparse.ArgumentParser, *names: str) -> None:
     group = parser.add_argument_group("engines")
     explained = "engines to use (default: one per GPU; on CPU one per two cores, at least 2)"
     group.add_argument(*names, dest="num_engines", type=option_values.whole_number, metavar="N", help=explained)
-    group.add_argument("--force", action="store_true", help="start as many engines as --engines says, also more than the machine is for")
-    group.add_argument("--device", default="auto", metavar="KIND", help="what the engines compute on: auto, cpu or cuda (default: auto)")
+    group.add_argument(
+        "--force", action="store_true", help="start as many engines as --engines says, even if the machine has too few cores or memory"
+    )
+    group.add_argument("--device", default="auto", metavar="KIND", help="device of the engines: auto, cpu or cuda (default: auto)")
     group.add_argument(
         "--devices",
         default="exclusive",
         metavar="KIND",
-        help="exclusive, a GPU for each engine, or shared, also several engines on one, to try a cell on more than there are GPUs "
+        help="exclusive (one GPU per engine) or shared (several engines may share a GPU, to try a cell on more engines than GPUs) "
         "(default: exclusive)",
     )
 
@@ -37,47 +39,47 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--launcher",
         metavar="NAME",
-        help="what starts the engines: local, ssh, mpi, slurm, pbs, lsf, sge, htcondor, kubernetes, connect, or one that an installed "
-        "package brings (default: local, or ssh with --hosts, or connect with --connect)",
+        help="what starts the engines: local, ssh, mpi, slurm, pbs, lsf, sge, htcondor, kubernetes, connect, or a launcher of an "
+        "installed package (default: local, or ssh with --hosts, or connect with --connect)",
     )
     group.add_argument(
         "--hosts",
         type=option_values.hosts,
         default=(),
         metavar="A:N,B:N",
-        help="hosts to start engines on, by their names for ssh, and how many on each, which may be left out (default: this host)",
+        help="hosts to start engines on, as ssh names them, with an optional number of engines each (default: this host)",
     )
-    group.add_argument("--remote-python", metavar="PATH", help="the Python to use on the hosts (default: the path of the notebook's)")
+    group.add_argument("--remote-python", metavar="PATH", help="path of Python on the hosts (default: the notebook's path)")
     group.add_argument(
-        "--connect", metavar="FILE", help="the ipcontroller-client.json of a running ipyparallel cluster to put engines beside"
+        "--connect", metavar="FILE", help="ipcontroller-client.json of a running ipyparallel cluster; engines start beside its engines"
     )
-    group.add_argument("--profile", metavar="NAME", help="the IPython profile of such a cluster")
+    group.add_argument("--profile", metavar="NAME", help="IPython profile of such a cluster")
     group.add_argument(
-        "--nodes", type=option_values.whole_number, metavar="N", help="hosts of the scheduler's job (default: 1, or all of an allocation)"
+        "--nodes", type=option_values.whole_number, metavar="N", help="nodes of the scheduler's job (default: 1, or all of an allocation)"
     )
     group.add_argument(
         "--cpus-per-node",
         dest="cpus",
         type=option_values.whole_number,
         metavar="N",
-        help="cores of each node (default: one for each engine)",
+        help="cores per node (default: one per engine)",
     )
     group.add_argument(
         "--gpus-per-node",
         dest="gpus",
         type=option_values.whole_number,
         metavar="N",
-        help="GPUs of each node (default: what the scheduler gives)",
+        help="GPUs per node (default: what the scheduler gives)",
     )
-    group.add_argument("--mem", metavar="SIZE", help="memory of each node, such as 64G (default: what the scheduler gives)")
-    group.add_argument("--time", metavar="LIMIT", help="how long the job may run: minutes, or hours as in 2:00:00")
-    group.add_argument("--partition", "--queue", metavar="NAME", help="where the scheduler is to look for nodes")
-    group.add_argument("--account", metavar="NAME", help="whom the scheduler charges")
+    group.add_argument("--mem", metavar="SIZE", help="memory per node, such as 64G (default: what the scheduler gives)")
+    group.add_argument("--time", metavar="LIMIT", help="time limit of the job: minutes, or hours as in 2:00:00")
+    group.add_argument("--partition", "--queue", metavar="NAME", help="partition or queue of the scheduler")
+    group.add_argument("--account", metavar="NAME", help="account that the scheduler charges")
     group.add_argument(
         "--launcher-config",
         metavar="FILE",
-        help="more for the scheduler: lines such as #SBATCH --mem=8G, and commands that come before the engines, such as module load; for "
-        "Kubernetes a part of a Job in YAML",
+        help="file with more lines for the scheduler, such as #SBATCH --mem=8G, and commands to run before the engines, such as module "
+        "load; for Kubernetes a part of a Job in YAML",
     )
 
 

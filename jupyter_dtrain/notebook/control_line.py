@@ -27,19 +27,17 @@ def line_parser() -> argparse.ArgumentParser:
         "--dask-workers",
         type=option_values.whole_number,
         metavar="N",
-        help="start N workers of Dask beside the engines, which compute the notebook's collections until the engines stop",
+        help="start N Dask workers beside the engines, which compute the notebook's collections until the engines stop",
     )
-    start.add_argument("--show-script", action="store_true", help="show what the scheduler would be given, and start nothing")
+    start.add_argument("--show-script", action="store_true", help="show the scheduler's job script, and start nothing")
     actions.add_parser("status", help="show the engines and the last run", allow_abbrev=False)
     preview = actions.add_parser(
-        "preview", help="show what an earlier cell would send: each name, its size and how it is handled", allow_abbrev=False
+        "preview", help="list the names that an earlier cell would send, with size and treatment", allow_abbrev=False
     )
     preview.add_argument(
         "cell", nargs="?", type=option_values.whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)"
     )
-    plan = actions.add_parser(
-        "plan", help="show what a cell would take on each engine under each strategy, before it runs", allow_abbrev=False
-    )
+    plan = actions.add_parser("plan", help="predict the memory of a cell on each engine under each strategy", allow_abbrev=False)
     plan.add_argument(
         "cell", nargs="?", type=option_values.whole_number, metavar="N", help="the cell, In[N] (default: the last distributed one)"
     )
@@ -51,7 +49,7 @@ def line_parser() -> argparse.ArgumentParser:
         metavar="RUN[@STEP|@best]",
         help="its id or name, and the checkpoint: a step or the best (default: the newest of the last run that can be resumed)",
     )
-    resume.add_argument("--strategy", metavar="KIND", help="resume under another strategy: zero3, where its own took too much memory")
+    resume.add_argument("--strategy", metavar="KIND", help="resume under another strategy, such as zero3 if its own needed too much memory")
     resume.add_argument(
         "--mesh",
         type=ParallelDims.parse,
@@ -63,11 +61,11 @@ def line_parser() -> argparse.ArgumentParser:
     attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
     attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
     attach.add_argument("--trust", action="store_true", help="load the results even if not signed by you (may execute arbitrary code)")
-    debug = actions.add_parser("debug", help="look at the frames of a cell that failed, as %%debug does (post-mortem)", allow_abbrev=False)
+    debug = actions.add_parser("debug", help="open a post-mortem debugger on a cell that failed, as %%debug does", allow_abbrev=False)
     debug.add_argument(
-        "--rank", type=option_values.whole_number, metavar="R", help="the rank to look at (default: the one whose error was shown)"
+        "--rank", type=option_values.whole_number, metavar="R", help="the rank to debug (default: the one whose error was shown)"
     )
-    doctor = actions.add_parser("doctor", help="check hosts before engines start there, and tell what to do", allow_abbrev=False)
+    doctor = actions.add_parser("doctor", help="check hosts before engines start there, and say what to fix", allow_abbrev=False)
     add_cluster(doctor, "--engines", "-n")
     actions.add_parser("stop", help="stop the engines", allow_abbrev=False)
     return parser

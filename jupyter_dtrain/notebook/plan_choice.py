@@ -85,7 +85,7 @@ def chosen(
         trained = measure(tree, values, engines=[engines], device=device, limit=LIMIT, rules=rules)
     except UsageError as error:
         if at_least > room or options.memory_limit is not None:
-            say(f"`--strategy auto` takes data parallel, as nothing can be planned. {error}")
+            say(f"`--strategy auto` takes data parallel, as no plan can be made. {error}")
         return options
     found = [plan for plan in plans(trained, strategies_on(device), [engines]) if _with(options, plan) is not None]
     plan, why = choice(found, engines, room)

@@ -40,7 +40,7 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
     from .plan_choice import room_for_each
 
     if cluster.hosts:
-        raise UsageError("%distribute plan knows the memory of this host alone: omit --hosts, and give --engines N.")
+        raise UsageError("%distribute plan knows only the memory of this host: omit --hosts, and give --engines N.")
     devices = plan_devices(cluster)
     device, wanted = devices[0].kind, len(devices)
     engines = sorted({1, 2, 4, 8, wanted})

@@ -46,9 +46,9 @@ def bring_home(
             value, unread = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
             # After an error of one rank alone the batches of that moment stay behind; lines about them would hide the error.
             for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
-                output.say(f"{name!r} stays on the engines, it cannot be sent back: {reason}")
+                output.say(f"{name!r} stays on the engines, because it cannot be sent back: {reason}")
             for name, reason in unread.items():
-                output.say(f"{name!r} stays on the engines, it cannot be read here: {reason}")
+                output.say(f"{name!r} stays on the engines, because it cannot be read here: {reason}")
             for line in said(on_engine=False):
                 output.say(line)
             if result.first.states_missing:

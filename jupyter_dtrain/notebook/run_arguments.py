@@ -33,9 +33,9 @@ def _add_strategy(parser: MagicParser) -> None:
         "--mesh",
         type=ParallelDims.parse,
         metavar="AXIS=N,…",
-        help="engines along each axis; dp=2,pp=2 are two groups of engines, each with all of a model in two stages, dp=2,tp=2 two with its "
-        "layers by columns, dp=2,dp_shard=2 two with its parameters sharded (pp is of --strategy pipeline, tp of tensor, dp_shard of "
-        "zero3); their product is the number of engines",
+        help="device mesh: engines along each axis; dp=2,pp=2 is two data-parallel groups, each a pipeline of two stages; dp=2,tp=2 "
+        "splits linear layers within each group, dp=2,dp_shard=2 shards parameters within each (HSDP); pp, tp and dp_shard work as "
+        "--strategy pipeline, tensor and zero3; the product is the number of engines",
     )
     group.add_argument(
         "--shard",
@@ -44,14 +44,14 @@ def _add_strategy(parser: MagicParser) -> None:
         type=ShardPattern.parse,
         default=[],
         metavar="NAMES=HOW",
-        help="how parameters of these names, or of modules of these, are divided: '*.experts.*=col' along dim 0, row along dim 1, no not "
-        "at all (of --strategy tensor; default: by what is known of each class)",
+        help="for --strategy tensor: how to shard the parameters, or modules, of these names: '*.experts.*=col' along dim 0, row along "
+        "dim 1, no not at all (default: by the rules for each class)",
     )
     group.add_argument(
         "--memory-limit",
         type=option_values.memory_size,
         metavar="SIZE",
-        help="memory for the tensors of each engine, such as 16G, by which --strategy auto chooses (default: what the machine has)",
+        help="memory for the tensors of each engine, such as 16G; --strategy auto chooses a plan that fits (default: what the machine has)",
     )
     group.add_argument(
         "--checkpoint-activations",
@@ -69,15 +69,14 @@ def _add_strategy(parser: MagicParser) -> None:
         "--compress",
         default="none",
         metavar="TYPE",
-        help="gradients are exchanged as bf16 or fp16, at half the bytes or less; weights then differ from those of one process "
-        "(default: none)",
+        help="exchange gradients as bf16 or fp16, at half the bytes or less; weights then differ from those of one process (default: none)",
     )
     group.add_argument(
         "--sync-every",
         type=int,
         default=1,
         metavar="N",
-        help="local SGD: each engine steps on its own part of a batch, and parameters are averaged in every Nth step; weights then differ "
+        help="local SGD: each engine steps on its own part of a batch, and parameters are averaged every N steps; weights then differ "
         "from those of one process (default: 1)",
     )
 
@@ -170,14 +169,13 @@ def _add_faults(parser: MagicParser) -> None:
         "--keep-inputs",
         default="auto",
         metavar="WHEN",
-        help="keep the values that the cell begins with in the record, for `run.rerun()`: auto (up to 64 MiB), always or never "
-        "(default: auto)",
+        help="record the cell's starting values, for `run.rerun()`: auto (up to 64 MiB), always or never (default: auto)",
     )
     group.add_argument(
         "--keep-secrets",
         action="store_true",
         help="write environment variables that look like secrets (HF_TOKEN) to disk with checkpoints; without it, the kernel "
-        "that resumes has to provide them",
+        "that resumes must have them",
     )
 
 
@@ -190,15 +188,15 @@ def _add_trials(parser: MagicParser) -> None:
         default=[],
         metavar="NAME=VALUES",
         help="sweep: run the cell once per value, in parallel: lr=0.1,0.01 or config.lr=0.1,0.01; several --vary options form a grid, or "
-        "with --search the space of a search, where ranges (lr=log:1e-4..1e-1) may be given too. "
+        "with --search a search space, which may have ranges (lr=log:1e-4..1e-1). "
         "The results of the best trial (--best) are returned to the notebook",
     )
     group.add_argument(
         "--search",
         type=Search.parse,
         metavar="KIND:TRIALS",
-        help="choose so many trials at random instead of a grid, also from ranges: --vary lr=log:1e-4..1e-1 --search random:20; asha:27 "
-        "stops poor ones early by the metric of --best. Needs Optuna (`pip install 'jupyter_dtrain[search]'`)",
+        help="sample this number of trials instead of a grid, also from ranges: --vary lr=log:1e-4..1e-1 --search random:20; asha:27 "
+        "stops poor trials early by the metric of --best. Needs Optuna (`pip install 'jupyter_dtrain[search]'`)",
     )
     group.add_argument(
         "--engines-per-trial", type=option_values.whole_number, default=1, metavar="N", help="engines per trial of --vary (default: 1)"
@@ -208,7 +206,7 @@ def _add_trials(parser: MagicParser) -> None:
 def _add_output(parser: MagicParser) -> None:
     group = parser.add_argument_group("what is shown")
     group.add_argument("--name", metavar="NAME", help="name of the run in lists (default: run- and its number)")
-    group.add_argument("--preview", action="store_true", help="only show what would be sent: each name, its size and how it is handled")
+    group.add_argument("--preview", action="store_true", help="run nothing; list the names that would be sent, with size and treatment")
     group.add_argument(
         "--output",
         default="main",

@@ -88,7 +88,7 @@ def measure(
     name = max(models, key=lambda one: sum(parameter.numel() for parameter in models[one].parameters()))
     loaders = [value for value in values.values() if isinstance(value, DataLoader)]
     if not loaders:
-        raise UsageError("The cell has no DataLoader from the notebook, whose first batch would say what a step takes.")
+        raise UsageError("The cell has no DataLoader from the notebook, whose first batch the plan needs.")
     model, loader = models[name], loaders[0]
     own = {id(parameter) for parameter in model.parameters()}
     optimizers = [
@@ -110,7 +110,9 @@ def measure(
             limit=limit,
         )
     except UsageError as error:
-        raise UsageError(f"What {name} takes cannot be told before the cell runs: {error}. While it runs, the sidebar shows it.") from None
+        raise UsageError(
+            f"What {name} takes cannot be predicted before the cell runs: {error}. While it runs, the sidebar shows it."
+        ) from None
     return Trained(name, optimizers, size, steps, speeds)
 
 

@@ -135,7 +135,7 @@ class RecordedRun:
         wanted = dict.fromkeys(tag.strip() for tag in tags)
         bad = [tag for tag in wanted if not tag or "," in tag]
         if bad:
-            raise UsageError(f"{bad[0]!r} is no tag: a tag is a text without a comma.")
+            raise UsageError(f"{bad[0]!r} is not a tag: a tag is a string without commas.")
         with closing(RunStore(self.folder)) as store:
             store.tag_run(self.record.run_id, [*wanted])
 

@@ -32,11 +32,11 @@ def user_secret() -> bytes:
             found = _read(path)
     except OSError as error:
         raise CheckpointError(
-            f"The secret that signs what you write, {path}, cannot be made or read: {error.strerror or error}. "
+            f"The signing secret {path} cannot be created or read: {error.strerror or error}. "
             "Set JUPYTER_DATA_DIR to a folder that you can write to."
         ) from None
     if len(found) != SIZE:
-        raise CheckpointError(f"The secret that signs what you write, {path}, is damaged: remove it, and another is made.")
+        raise CheckpointError(f"The signing secret {path} is damaged: remove it, and a new one is created.")
     return found
 
 
@@ -50,11 +50,11 @@ def _read(path: Path) -> bytes:
     with os.fdopen(handle, "rb") as file:
         about = os.fstat(handle)
         if not stat.S_ISREG(about.st_mode) or about.st_uid != os.getuid():
-            raise CheckpointError(f"{path} is no file of yours, and is to be the secret that signs what you write: remove it.")
+            raise CheckpointError(f"{path} is not your file, but should hold your signing secret: remove it.")
         if about.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise CheckpointError(
-                f"Others can read {path}, the secret that signs what you write. If nobody has, `chmod 600` mends that; "
-                "else remove it: another is made, and what the old one has signed is read with --trust only."
+                f"Others can read your signing secret {path}. If nobody has, `chmod 600` fixes that; "
+                "otherwise remove it: a new one is created, and what the old one signed is read with --trust only."
             )
         return file.read(SIZE + 1)
 

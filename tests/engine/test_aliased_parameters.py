@@ -128,7 +128,7 @@ def test_what_is_kept_whole_is_said(ranks):
 
 @pytest.mark.parametrize("name", one_of(3, UNCOUNTED))
 def test_what_nothing_counts_is_an_error(ranks, name):
-    with pytest.raises(RankError, match="There was written to a parameter by NumPy, or another way that PyTorch does not count"):
+    with pytest.raises(RankError, match="The cell wrote to a parameter by NumPy, or in another way that PyTorch does not count"):
         ranks.call(2, test_zero3.run_sharded, SETUP, UNCOUNTED[name], STATE)
 
 

@@ -56,7 +56,7 @@ def test_everyday_cells(ranks, name, strategy):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_models_of_another_type_are_refused_in_a_sentence(ranks, strategy):
     cell = LOOP + "model.bfloat16(); losses.append(model.eval()(X.bfloat16()).argmax(1)); model.double()\n"
-    with pytest.raises(RankError, match=r"`data` was set to a tensor of another shape, type or device\. Take `--strategy auto`\."):
+    with pytest.raises(RankError, match=r"`data` was set to a tensor of another shape, type or device\. Use `--strategy auto`\."):
         ranks.call(prod(STRATEGIES[strategy].values()), run_divided_cell, strategy, MLP, cell, STATE)
 
 
@@ -91,10 +91,10 @@ def test_functions_that_are_given_weights(ranks, form, place, strategy):
 REFUSED = {
     ("gradients_with_a_graph", "tensor 2"): "The loss is computed from gradients",
     ("own_backward", "tensor 2"): "The loss is computed from gradients",
-    ("starts_of_passes", "tensor 2"): "computes the gradients of many starts at once",
-    ("starts_of_passes", "tensor 2x2"): "computes the gradients of many starts at once",
-    ("stochastic_depth", "pipeline 2"): "cannot follow what modules have begun to do: they draw random numbers",
-    ("stochastic_depth", "pipeline 2x2"): "cannot follow what modules have begun to do: they draw random numbers",
+    ("starts_of_passes", "tensor 2"): "computes batched gradients",
+    ("starts_of_passes", "tensor 2x2"): "computes batched gradients",
+    ("stochastic_depth", "pipeline 2"): "cannot follow a change in a module's code path: they draw random numbers",
+    ("stochastic_depth", "pipeline 2x2"): "cannot follow a change in a module's code path: they draw random numbers",
     **{
         ("compiled_in_checkpoints", strategy): "Recomputed values for the following tensors have different metadata"
         for strategy in ("tensor 2", "tensor 2x2")

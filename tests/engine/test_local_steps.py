@@ -143,7 +143,7 @@ def test_sgd_whose_parameters_are_looked_at_in_each_step_is_that_of_one_process(
     plain = ranks.call(1, trained, NET, cell, COMPARE, 1)
     found = ranks.call(2, trained, NET, cell, COMPARE, 4)
     assert difference(found[0]["compared"], plain[0]["compared"]) is None
-    assert [line for line in found[0]["notes"] if "averages parameters where the cell looks at them (line " in line], found[0]["notes"]
+    assert [line for line in found[0]["notes"] if "averages parameters where the cell reads them (line " in line], found[0]["notes"]
 
 
 @pytest.mark.parametrize("name", one_of(3, SAVING))
@@ -166,12 +166,12 @@ def test_bytes_of_every_sixteenth_step_are_less_than_a_fifteenth(ranks):
 @pytest.mark.parametrize("name", ["held state", "held data", "held array"])
 def test_numbers_that_something_else_has_are_averaged_in_each_step(ranks, name):
     notes = ranks.call(2, trained, ADAM, CELLS[name], "None", 4)[0]["notes"]
-    assert any("parameters in every step, whose numbers something else has too" in line for line in notes)
+    assert any("parameters in every step, because other tensors share their memory" in line for line in notes)
 
 
 def test_a_model_that_is_averaged_before_each_call_is_told_of(ranks):
     notes = ranks.call(2, trained, ADAM, CELLS["penalty in between"], "None", 4)[0]["notes"]
-    assert [line for line in notes if "averages parameters in every step, as the cell looks at them between a model's call" in line], notes
+    assert [line for line in notes if "averages parameters in every step, as the cell reads them between a model's call" in line], notes
 
 
 def test_a_look_in_between_that_comes_late_is_an_error_of_pytorchs(ranks):
@@ -188,5 +188,5 @@ def test_a_look_in_between_that_comes_late_is_an_error_of_pytorchs(ranks):
 
 def test_a_thread_that_looks_at_parameters_is_an_error(ranks):
     cell = looped("thread = threading.Thread(target=look)\nthread.start()\nthread.join()", before=THREAD, after="assert not seen, seen[0]")
-    with pytest.raises(RankError, match="A thread looks at parameters that engines step on by themselves"):
+    with pytest.raises(RankError, match="A thread reads parameters, which differ between engines"):
         ranks.call(2, trained, ADAM, cell, "None", 4)

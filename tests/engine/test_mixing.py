@@ -342,7 +342,7 @@ def test_a_layer_that_takes_the_batch_for_a_sequence_is_told_of(ranks):
     layer, inside = LAYERS_MIXING["an LSTM that is given the batch first"]
     (note,) = ranks.call(2, run_notebook, setup(inside, layer), CELL, "losses", {"global_batchnorm": True})[0]["notes"]
     assert note.startswith(
-        "The `LSTM` (line 46, in Net.inside) takes the batch for a sequence (`batch_first=True` would take each sample for one)"
+        "The `LSTM` (line 46, in Net.inside) treats the batch as a sequence (with `batch_first=True` it treats each sample as one)"
     )
 
 

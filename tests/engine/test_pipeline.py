@@ -185,5 +185,5 @@ def test_gradients_that_are_asked_for_too_late_are_an_error(ranks):
 def test_an_input_that_is_written_to_before_the_backward_pass_is_an_error(ranks):
     """Another rank has a copy of it, and in one process the pass goes by what was written."""
     cell = LOOP.replace("loss.backward()", "x.data.mul_(2)\n        loss.backward()")
-    with pytest.raises(RankError, match="written to an input of a model between its call and the backward pass"):
+    with pytest.raises(RankError, match="The cell wrote to a model's input between its call and the backward pass"):
         ranks.call(2, run_staged, MODELS["MLP"], cell, STATE)

@@ -152,7 +152,7 @@ class Divided(IterableDataset):
         return iter(torch.arange(8.0)[rank::size, None])
 loader = DataLoader(Divided(), batch_size=2)
 """
-    with pytest.raises(RankError, match=r"different rows .* \(Divided\) divides itself between the processes"):
+    with pytest.raises(RankError, match=r"different rows .* \(Divided\) shards itself by rank"):
         ranks.call(2, killed_on_a_rank, setup, EPOCHS, 3)
 
 
@@ -173,7 +173,7 @@ loader = DataLoader(Queue(), batch_size=2)
     said: list[str] = []
     resumed(setup, LOOP, killed.snapshot, lambda loops, namespace: training(loops, namespace, say=said.append))
     assert len(said) == 1
-    assert "gave other rows when its first 2 batches were read again" in said[0]
+    assert "gave different rows when its first 2 batches were read again" in said[0]
 
 
 @pytest.mark.parametrize("other", [torch.arange(1, 301), torch.arange(300.0), torch.arange(300).reshape(3, 100), {"a": torch.arange(300)}])

@@ -241,7 +241,7 @@ optimizer.step(closure)
     found = both(ranks, 2, SETUP + OF_THE_NOTEBOOK + f"optimizer = {kind}(model.parameters())", cell)
     assert found[0]["kept"] == found[1]["kept"] != [0]
     (said,) = {note for note in found[0]["notes"] if "zero1" in note}
-    assert said.startswith(f"What `{kind.rpartition('.')[2]}` keeps of its parameters is not shared out")
+    assert said.startswith(f"The state of `{kind.rpartition('.')[2]}` is not sharded")
 
 
 def test_a_class_that_gives_its_own_defaults_is_shared_out(ranks):
@@ -385,7 +385,7 @@ optimizer.add_param_group({{"params": [torch.zeros(3, requires_grad=True)], "dif
     found = both(ranks, 2, AS_IT_COMES, cell)
     assert [one["kept"][0] for one in found] == [7, 7]
     (said,) = set(found[0]["notes"])
-    assert said.startswith("What `Adam` keeps of its parameters is not shared out by `--strategy zero1`: some of these are not ")
+    assert said.startswith("The state of `Adam` is not sharded by `--strategy zero1`: some of its parameters are not ")
 
 
 def test_reading_it_where_rank_0_comes_alone_is_an_error(ranks):

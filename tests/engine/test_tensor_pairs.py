@@ -270,7 +270,7 @@ def test_a_class_that_does_not_do_what_its_rule_says_is_refused(ranks):
         .replace("return self.down_proj(", "return self.down_proj(self.up_proj.weight.sum() * 0 + ")
         .replace("return self.down_proj(", "self.up_proj(x); self.gate_proj(x); return x * 2\n        return self.down_proj(")
     )
-    with pytest.raises(RankError, match="as a pair, whose results go from one to the other"):
+    with pytest.raises(RankError, match="as a pair: the output of the first layer goes to the second"):
         ranks.call(2, run_divided, setup, LOOP, STATE)
 
 

@@ -131,13 +131,13 @@ def test_weights_that_are_changed_before_the_backward_pass_are_an_error(ranks, c
 
 def test_inputs_that_differ_between_ranks_are_an_error(ranks):
     cell = "import torch.distributed as dist\nmodel(X + dist.get_rank())\n"
-    with pytest.raises(RankError, match="The engines have come to different inputs of `Sequential`"):
+    with pytest.raises(RankError, match="The engines have different inputs of `Sequential`"):
         ranks.call(2, run_divided, MODELS["MLP"], cell, STATE)
 
 
 def test_losses_that_differ_between_ranks_are_an_error(ranks):
     cell = "import torch.distributed as dist\n(model(X).sum() * (1 + dist.get_rank())).backward()\n"
-    with pytest.raises(RankError, match="The engines have come to different losses"):
+    with pytest.raises(RankError, match="The engines have different losses"):
         ranks.call(2, run_divided, MODELS["MLP"], cell, STATE)
 
 

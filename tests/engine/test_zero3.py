@@ -221,7 +221,7 @@ def test_whoever_reads_a_parameter_in_the_cell_reads_all_of_it(ranks):
     [
         (
             "with torch._C.DisableTorchFunctionSubclass():\n    model[0].weight.sum()\n",
-            "hides from `--strategy zero3` who reads parameters",
+            "hides reads of parameters from `--strategy zero3`",
         ),
         ("model[0].weight.data = torch.zeros(2)\n", "its `data` was set to a tensor of another shape"),
     ],
@@ -253,7 +253,7 @@ def read_after_the_end(run: Run) -> list[str]:
 def test_what_is_away_when_the_cell_has_ended_is_read_by_nobody(ranks):
     whole, away = ranks.call(2, read_after_the_end)
     assert whole == ["read"] * 5
-    assert set(away) == {"The numbers of this parameter are on other engines, and its cell has ended."}
+    assert set(away) == {"The values of this parameter are on other engines, and its cell has ended."}
 
 
 KEPT = "losses.append([float(v.double().sum()) for v in kept])\n"
@@ -369,5 +369,5 @@ def test_parameters_that_the_cell_holds_are_in_a_snapshot(ranks, way):
 def test_writing_by_numpy_is_an_error(ranks):
     """PyTorch counts no such write, and whether all ranks have seen it cannot be told: loud rather than wrong."""
     cell = LOOP + "for p in model.parameters():\n    a = p.detach().numpy()\n    a *= 0.5\n"
-    with pytest.raises(RankError, match="There was written to a parameter by NumPy"):
+    with pytest.raises(RankError, match="The cell wrote to a parameter by NumPy"):
         ranks.call(2, run_sharded, MODELS["MLP"], cell, STATE)

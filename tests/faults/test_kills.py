@@ -444,5 +444,5 @@ def test_there_is_nothing_to_resume(new_notebook):
     notebook = new_notebook()
     notebook.run("%load_ext jupyter_dtrain")
     cell = notebook.fail("%distribute resume")
-    assert cell.error == ("CheckpointError", "There is no run here that has not finished and has a checkpoint: run the cell.")
+    assert cell.error == ("CheckpointError", "No unfinished run in this folder has a checkpoint: run the cell.")
     assert notebook.fail("%distribute resume nobody").error == ("CheckpointError", "There is no run 'nobody' here.")

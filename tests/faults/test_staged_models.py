@@ -25,7 +25,7 @@ def test_an_engine_is_killed(staged):
     os.kill(staged.pids[1], signal.SIGKILL)
     said = staged.finish(cell)
     assert "Lost rank 1 (its process has ended): resuming from step " in said
-    assert "hands no activations" not in said
+    assert "sends no activations" not in said
 
 
 @pytest.fixture(scope="module")

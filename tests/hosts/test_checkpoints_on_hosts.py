@@ -44,7 +44,7 @@ def test_a_run_goes_on_from_disk_on_more_hosts_when_all_of_its_were_lost(noteboo
     assert resumed.ok, resumed.traceback
     told = "".join(resumed.notices)
     assert "resuming from step" in told
-    assert "what it wrote after this checkpoint is not taken back" in told
+    assert "lines that it wrote after this checkpoint are not removed" in told
     assert sorted(set(hosts_of(notebook))) == ["h1", "h2"]
     assert_same(notebook, expected)
 

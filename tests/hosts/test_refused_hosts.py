@@ -89,7 +89,7 @@ def test_what_does_not_work_yet_is_refused(notebook):
     ("line", "said"),
     [
         ("--hosts h1:1,h1:2", "a host stands twice"),
-        ("--hosts=-oProxyCommand=x", "is no name of a host"),
+        ("--hosts=-oProxyCommand=x", "is not a host name"),
         ("--hosts h1:0", "a host has at least one engine"),
         ("--hosts h1:1 --launcher local", "--hosts and --launcher local: omit one of them"),
         ("--remote-python /usr/bin/python3", "--remote-python needs --hosts or --launcher"),

@@ -237,7 +237,7 @@ if os.environ["RANK"] == "1":
 
 def test_where_compiled_code_has_crashed_is_told_by_the_lines_of_the_cell(own_notebook):
     cell = own_notebook.fail(f"%%distribute --engines 2 --strategy none{CRASH}")
-    _, written = cell.traceback.split("The last that it wrote:\n")
+    _, written = cell.traceback.split("Its last output:\n")
     lines = [line.strip() for line in written.splitlines()]
     assert lines[:2] == ["loading", "Fatal Python error: Segmentation fault"]
     assert lines[-2:] == ["Cell, line 4 in crash", "Cell, line 7 in <module>"]

@@ -154,7 +154,7 @@ def dividing(notebook):
 def test_a_cell_comes_to_the_same_where_models_are_divided(dividing, cell, way):
     assert_same(dividing, cell, [DIVIDED[way]], way)
     *_, ran = (one for one in dividing.cells.values() if one.code.startswith("%%distribute"))
-    divides_none = any("has divided no layer" in notice for notice in ran.notices)
+    divides_none = any("shards no layer" in notice for notice in ran.notices)
     assert divides_none == (way in ("--strategy tensor", "--mesh dp=2,tp=2") and cell.name in ONE_ROW)
 
 

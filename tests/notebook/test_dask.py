@@ -112,7 +112,7 @@ def test_partitions_are_computed_by_the_notebooks_cluster(with_client):
     assert notebook.run(f"%%distribute --engines 2\n{ON_ROWS}").stderr == ""
     assert notebook.value("steps") == pytest.approx(expected, rel=1e-12)
     persisted = notebook.fail('tables.from_dask(dd.from_pandas(frame, npartitions=2).persist(), features="a")')
-    assert "as it was before `persist()`" in persisted.error[1]
+    assert "from before `persist()`" in persisted.error[1]
 
 
 def test_a_cluster_that_no_other_process_reaches_is_named(notebook):

@@ -375,7 +375,7 @@ def test_what_an_object_itself_leaves_out_is_not_missed(notebook):
 def test_a_value_that_cannot_come_back_is_named_and_the_rest_comes(notebook):
     cell = notebook.run("%%distribute --engines 2\nimport threading\nown_lock = threading.Lock(); own_lock.acquire()\nnumber = 5\nnumber")
     assert cell.result == "5"
-    assert "'own_lock' stays on the engines, it cannot be sent back: TypeError: cannot pickle a lock that is held" in cell.stderr
+    assert "'own_lock' stays on the engines, because it cannot be sent back: TypeError: cannot pickle a lock that is held" in cell.stderr
     assert notebook.value("number, 'own_lock' in globals()") == (5, False)
 
 
@@ -407,14 +407,17 @@ def test_a_value_that_cannot_be_read_here_is_named_and_the_rest_comes(notebook):
         "model = nn.Linear(3, 1)\noptimizer = torch.optim.Adam(model.parameters())\nnotes = ['own']\nbefore = model.weight.clone()"
     )
     cell = notebook.run(ONLY_THERE)
-    assert "'notes' stays on the engines, it cannot be read here: ConnectionError: nobody answers here\n" in cell.stderr
-    assert "'connection' stays on the engines, it cannot be read here: it has something in common with what cannot be read\n" in cell.stderr
+    assert "'notes' stays on the engines, because it cannot be read here: ConnectionError: nobody answers here\n" in cell.stderr
+    assert (
+        "'connection' stays on the engines, because it cannot be read here: it has something in common with what cannot be read\n"
+        in cell.stderr
+    )
     assert cell.result == "5"
     assert notebook.value("'connection' in globals(), notes") == (False, ["own"])
     assert notebook.value("torch.equal(model.weight, made.weight), torch.equal(model.weight, before)") == (True, False)
     assert notebook.value("optimizer.state_dict()['state'][0]['step'].item()") == 2
     cell = notebook.run(ONLY_THERE.replace("notes.append", "str"))
-    assert "'connection' stays on the engines, it cannot be read here: ConnectionError: nobody answers here\n" in cell.stderr
+    assert "'connection' stays on the engines, because it cannot be read here: ConnectionError: nobody answers here\n" in cell.stderr
     assert notebook.value("optimizer.state_dict()['state'][0]['step'].item()") == 4
 
 

@@ -113,7 +113,7 @@ def test_a_cell_runs_beside_its_engines_and_leaves_them_as_they_were(notebook, c
     ("line", "said"),
     [
         ("--connect /nowhere.json", "--connect /nowhere.json: there is no such file"),
-        ("--connect {folder}/empty.json", "empty.json is no connection file of an ipyparallel cluster"),
+        ("--connect {folder}/empty.json", "empty.json is not a connection file of an ipyparallel cluster"),
         ("--connect {folder}/gone.json", "gone.json does not answer (Connection refused): has that cluster ended?"),
         ("--profile other", "--profile other: there is no such IPython profile in "),
         (
@@ -142,7 +142,7 @@ def test_engines_that_compute_are_not_waited_for(notebook, client):
     began = time.monotonic()
     cell = notebook.fail("%distribute start --profile mine")
     assert time.monotonic() - began < 12
-    assert "do not answer: do they compute something?" in cell.error[1]
+    assert "do not answer: are they busy?" in cell.error[1]
     done.touch()
     busy.get(30)
 
@@ -151,4 +151,4 @@ def test_engines_that_compute_are_not_waited_for(notebook, client):
 def test_a_cluster_that_has_ended_is_said_so(notebook, client, ipcluster):
     stop(ipcluster)
     cell = notebook.fail("%distribute start --profile mine")
-    assert "does not answer (Connection refused)" in cell.error[1] or "no cluster of it runs" in cell.error[1]
+    assert "does not answer (Connection refused)" in cell.error[1] or "it has no running cluster" in cell.error[1]

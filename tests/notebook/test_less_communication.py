@@ -112,5 +112,5 @@ def test_a_branch_that_a_parameter_decides_is_the_same_on_all_engines(notebook):
     notebook.run(SETUP)
     cell = CELL.replace("    losses.append(loss.item())\n", "    if model[0].weight.norm() > 3.5 or loss.item() < 0.3:\n        break\n")
     shown = notebook.run(f"%%distribute --engines 2 --sync-every 5{cell}count = jupyter_dtrain.gather(optimizer.state[model[0].bias])\n")
-    assert any("averages parameters where the cell looks at them (line " in line for line in shown.notices)
+    assert any("averages parameters where the cell reads them (line " in line for line in shown.notices)
     assert notebook.value("all(torch.equal(count[0][key], count[1][key]) for key in count[0])")

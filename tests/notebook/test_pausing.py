@@ -344,7 +344,7 @@ def test_what_can_be_done_with_the_checkpoints_of_a_run_that_has_ended(start, ex
     assert run.notebook.value("len(saved['losses']) == 120 and saved['losses'] == losses[:120]")
     assert run.notebook.fail("dtrain.load_checkpoint('shelf', 120, net=model)").error == (
         "CheckpointError",
-        "The checkpoint has no 'net' with a state; those that have one: model, optimizer.",
+        "The checkpoint has no 'net' with a state_dict; it has these: model, optimizer.",
     )
     again = run.notebook.run("%distribute resume shelf@120 -n 3")
     assert "shelf: resuming from step 120." in again.stderr

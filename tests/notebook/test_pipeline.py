@@ -53,7 +53,7 @@ def test_an_error_in_a_block_is_raised_where_the_cell_is(notebook):
 def test_what_is_not_handed_on_is_said_in_one_line(notebook):
     notebook.run(SETUP + "model.insert(1, nn.BatchNorm1d(128))\n")
     cell = notebook.run(LINE + CELL)
-    assert cell.stderr.count("`--strategy pipeline` hands no activations of `Sequential` on") == 1
+    assert cell.stderr.count("`--strategy pipeline` sends no activations of `Sequential`,") == 1
     assert "takes statistics over the batch (BatchNorm)" in cell.stderr
     _, (cell,) = run(notebook, LINE + " --semantics local")
     assert "`--strategy pipeline` cuts models for engines that compute on CPUs, with global semantics." in cell.stderr
@@ -64,7 +64,7 @@ def test_gradients_of_gradients_are_not_handed_on_from_the_first_step(notebook):
     expected, _ = run(notebook, "%%distribute --engines 2", cell=cell)
     found, (shown,) = run(notebook, LINE, cell=cell)
     assert difference(found, expected) is None
-    assert "hands no activations on, and each engine fetches the blocks of models: the cell has `create_graph`." in shown.stderr
+    assert "sends no activations, and each engine fetches the blocks of models: the cell has `create_graph`." in shown.stderr
 
 
 @pytest.mark.parametrize("strategy", ["pipeline", pytest.param("zero3", marks=pytest.mark.long)])

@@ -57,6 +57,6 @@ def test_what_a_cell_would_take(new_notebook):
     assert "for each of 2 engines; all of the model fits." in shown
     assert notebook.value("torch.equal(torch.get_rng_state(), before)")
     assert notebook.engines() == []
-    assert "knows the memory of this host alone" in notebook.fail(f"%distribute plan {number} --hosts a:2,b:2").error[1]
+    assert "knows only the memory of this host" in notebook.fail(f"%distribute plan {number} --hosts a:2,b:2").error[1]
     notebook.run("model = nn.Linear(3, 1)")
-    assert "What model takes cannot be told before the cell runs" in notebook.fail(f"%distribute plan {number}").error[1]
+    assert "What model takes cannot be predicted before the cell runs" in notebook.fail(f"%distribute plan {number}").error[1]

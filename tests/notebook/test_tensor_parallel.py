@@ -35,7 +35,7 @@ def test_batches_that_differ_between_engines_are_an_error(notebook):
     notebook.run("import torch.distributed as dist\n" + SETUP)
     cell = notebook.fail(LINE + CELL.replace("model(x)", "model(x + dist.get_rank())"))
     assert cell.error[0] == "UsageError"
-    assert cell.error[1].startswith("The engines have come to different inputs of `Sequential`, and `--strategy tensor` computes the same")
+    assert cell.error[1].startswith("The engines have different inputs of `Sequential`, and `--strategy tensor` needs the same")
 
 
 def test_what_is_not_divided_is_said_in_one_line(notebook):
@@ -50,7 +50,7 @@ def test_what_is_not_divided_is_said_in_one_line(notebook):
 def test_a_model_without_a_large_layer_is_said_to_be_whole(notebook):
     notebook.run(SETUP + "model = nn.Linear(6, 1)\noptimizer = torch.optim.Adam(model.parameters(), lr=0.01)\n")
     cell = notebook.run(LINE + CELL.replace("    scheduler.step()\n", ""))
-    assert cell.stderr.count("`--strategy tensor` has divided no layer: none has a weight of 64.0 KiB and more.") == 1
+    assert cell.stderr.count("`--strategy tensor` shards no layer: none has a weight of 64.0 KiB or more.") == 1
 
 
 @pytest.mark.parametrize("option", ["--checkpoint-activations", "--verify first", "--semantics local", "--rng per-rank", "--split inputs"])

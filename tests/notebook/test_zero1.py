@@ -113,7 +113,7 @@ scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     expected, _ = run(notebook, "%%distribute --engines 2", setup=SETUP + own)
     found, (cell,) = run(notebook, "%%distribute --engines 2 --strategy zero1", setup=SETUP + own)
     assert difference(found, expected) is None
-    assert cell.stderr.count("What `Signed` keeps of its parameters is not shared out") == 1
+    assert cell.stderr.count("The state of `Signed` is not sharded") == 1
 
 
 def test_a_checkpoint_has_all_of_it(notebook):

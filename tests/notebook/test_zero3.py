@@ -135,7 +135,7 @@ def test_what_the_cell_holds_of_an_optimizer_follows_it_as_in_one_process(notebo
     )
     assert difference(notebook.value(STATE), expected) is None
     assert notebook.value("moments == [v['exp_avg'].sum().item() for v in optimizer.state_dict()['state'].values()]")
-    assert "`--strategy zero3` shards nothing of what `Adam` keeps while the cell holds some of it." in cell.stderr
+    assert "`--strategy zero3` does not shard the state of `Adam` while the cell holds a part of it." in cell.stderr
 
 
 @pytest.mark.parametrize("where", ["True", pytest.param("rank == 0", marks=pytest.mark.long), "rank == 1"])

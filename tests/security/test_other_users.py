@@ -239,7 +239,7 @@ def in_a_network_of_its_own(pipe: Any, endpoint: FileEndpoint) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "said"),
-    [(FileEndpoint, f"user with the number {NOBODY}"), pytest.param(OverHosts, "and is none of them", marks=pytest.mark.long)],
+    [(FileEndpoint, f"user with the number {NOBODY}"), pytest.param(OverHosts, "and is not a rank", marks=pytest.mark.long)],
 )
 def test_who_takes_gloos_port_in_the_place_of_a_rank_is_found_before_anything_is_received(tmp_path, kind, said):
     context = multiprocessing.get_context("fork")
@@ -350,7 +350,7 @@ def test_a_secret_of_somebody_elses_signs_nothing(tmp_path, monkeypatch):
     secret.write_bytes(b"known to them".ljust(32, b"!"))
     secret.chmod(0o600)
     os.chown(secret, NOBODY, NOBODY)
-    with pytest.raises(CheckpointError, match="is no file of yours"):
+    with pytest.raises(CheckpointError, match="is not your file"):
         user_secret()
     secret.unlink()
     assert len(user_secret()) == 32

@@ -182,7 +182,7 @@ def test_what_was_not_hashed_for_the_run_is_checked_as_well(run, tmp_path):
     assert run.checkpoints.read_task(out) == "task"
     assert bytes(out.open(keys[0])) == b"data" * 100
     (run.folder / "blobs" / keys[0]).write_bytes(b"dato" * 100)
-    with pytest.raises(CheckpointError, match="not what was written"):
+    with pytest.raises(CheckpointError, match="a checksum does not match"):
         run.checkpoints.read_task(BlobFolder(tmp_path / "other"))
 
 
@@ -231,7 +231,7 @@ def test_a_buffer_that_was_changed_with_its_checksum_is_not_vouched_for_by_the_n
     manifest["blobs"][key] = checksum_of(b"v" * 1000)
     (written.folder / "manifest.json").write_text(json.dumps(manifest))
     run.write(20)  # has the same weights, which lie there already
-    with pytest.raises(CheckpointError, match="some of its numbers are not what was written"):
+    with pytest.raises(CheckpointError, match="a checksum does not match"):
         run.checkpoints.intact(20)
 
 
@@ -283,8 +283,8 @@ def test_a_secret_that_is_not_the_users_alone_signs_nothing(run, tmp_path, monke
     other.chmod(0o600)
     kinds = {
         "Others can read": lambda: (secret.write_bytes(b"k" * 32), secret.chmod(0o640)),
-        "is no file of yours": lambda: os.mkfifo(secret),
-        "cannot be made or read": lambda: secret.symlink_to(other),
+        "is not your file": lambda: os.mkfifo(secret),
+        "cannot be created or read": lambda: secret.symlink_to(other),
     }
     for says, make in kinds.items():
         make()

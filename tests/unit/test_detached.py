@@ -474,7 +474,7 @@ def test_what_is_no_socket_is_not_asked(folders):
 def test_a_run_that_could_sign_no_results_is_not_begun(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("JUPYTER_DATA_DIR", str(tmp_path / "file" / "data"))
-    with pytest.raises(CheckpointError, match="cannot be made or read: Not a directory"):
+    with pytest.raises(CheckpointError, match="cannot be created or read: Not a directory"):
         start_host(ClusterOptions(num_engines=1), tmp_path)
 
 

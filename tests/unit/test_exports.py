@@ -174,5 +174,5 @@ def test_tags_are_added_and_removed(run):
     run.remove_tags("paper", "never")
     assert jupyter_dtrain.runs(run.folder)["tags"][0] == "best, seed 3"
     for bad in ("a,b", " "):
-        with pytest.raises(UsageError, match="no tag"):
+        with pytest.raises(UsageError, match="not a tag"):
             run.add_tags(bad)

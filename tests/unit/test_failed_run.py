@@ -50,7 +50,7 @@ def test_a_run_that_has_not_failed():
             "Rank 0 had no error, so it keeps no frames. `%distribute debug --rank N` looks at rank 1.",
         ),
         ((end(0), end(1, "KeyError")), 2, "auto", "--rank 2: the cell ran on 2 ranks, counted from 0."),
-        ((end(0, "KeyError"),), None, "none", "No frames are kept of a cell with --strategy none: its engines start anew after it."),
+        ((end(0, "KeyError"),), None, "none", "No frames are kept of a cell with --strategy none: its engines are restarted after it."),
         (
             (end(0, "RuntimeError", secondary=True), end(1, reason="its process has ended")),
             None,

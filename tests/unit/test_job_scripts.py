@@ -116,7 +116,7 @@ def test_htcondor_shows_a_description_without_the_key():
         ("sge", {"mem": "8G"}, "write `#$ -l NAME=…`"),
         ("htcondor", {"partition": "main"}, "HTCondor has none"),
         ("pbs", {"time": "1:30"}, "--time 1:30: give minutes, or hours as in 2:00:00"),
-        ("mpi", {"time": "90"}, "asks no scheduler for anything"),
+        ("mpi", {"time": "90"}, "submits no job"),
         ("pbs", {"config": "/nowhere/job.sh"}, "--launcher-config /nowhere/job.sh: No such file"),
     ],
 )

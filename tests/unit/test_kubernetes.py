@@ -123,7 +123,7 @@ def test_the_image_is_that_of_the_notebooks_own_pod(monkeypatch):
 @pytest.mark.parametrize(
     ("job", "said"),
     [
-        ({}, "say which image engines run in"),
+        ({}, "give the image of the engines"),
         ({"partition": "main"}, "--partition: Kubernetes has none"),
         ({"config": "/nowhere.yaml"}, "--launcher-config /nowhere.yaml: there is no such file"),
     ],
@@ -160,7 +160,7 @@ STATES = {
     "one of two": ([JOB, pod(**RUNNING), pod(1)], "waits", "", ""),
     "running": ([JOB, pod(**RUNNING), pod(1, **RUNNING)], "runs", "", ""),
     "out of time": ([JOB, pod(reason="DeadlineExceeded")], "over", "", "is out of time: its limit was 2:00:00 (`--time`)"),
-    "out of memory": ([JOB, pod(containerStatuses=OOM)], "over", "", "has used more memory than it may: give it more by `--mem`"),
+    "out of memory": ([JOB, pod(containerStatuses=OOM)], "over", "", "has exceeded its memory limit: ask for more with `--mem`"),
     "preempted": ([JOB, pod(conditions=[PREEMPTED])], "over", "", "was preempted by a pod of higher priority"),
     "failed": ([JOB | {"status": FAILED}], "over", "", "has ended (Job has failed indexes)"),
     "admission": ([JOB, pod(phase="Failed", reason="UnexpectedAdmissionError")], "over", "", "has ended (UnexpectedAdmissionError)"),

@@ -33,7 +33,7 @@ def test_what_an_engine_held_is_told_where_it_has_told_it():
         assert said.startswith(
             "The engine of rank 1 (process 101) was lost: its process has ended. The notebook's objects are as they were"
         )
-        assert said.endswith("The last that it wrote:\nthe log of 1")
+        assert said.endswith("Its last output:\nthe log of 1")
     assert "killed by the OOM killer. " in str(lost_engines(ends, cluster("cpu", "cpu"), uses[:1]))
 
 

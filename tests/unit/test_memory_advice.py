@@ -18,7 +18,7 @@ from jupyter_dtrain.strategies import find
 from jupyter_dtrain.system.resources import ON_DEVICE, ON_HOST, PLAN
 
 CELL = "for x, y in loader:\n    nn.functional.cross_entropy(model(x), y).backward()\n    optimizer.step()\n"
-LOST = f"The process is probably being killed by the OOM killer. {ON_HOST}\nThe last that it wrote:\nlog"
+LOST = f"The process is probably being killed by the OOM killer. {ON_HOST}\nIts last output:\nlog"
 
 
 def task(strategy: str = "auto", *, mesh: str = "", spans_hosts: bool = False) -> Any:
@@ -48,7 +48,7 @@ def test_what_is_said_of_a_lost_engine_names_it_before_what_that_wrote():
     error = ClusterError(LOST)
     name_plan(error, notebook(), task())
     assert "`--strategy zero1` would take " in str(error)
-    assert str(error).endswith(f" {PLAN}\nThe last that it wrote:\nlog")
+    assert str(error).endswith(f" {PLAN}\nIts last output:\nlog")
 
 
 @pytest.mark.parametrize(

@@ -309,8 +309,8 @@ class Texts(Dataset):
     [
         (lambda: {"loader": made("mlp")["loader"]}, "The cell has no model from the notebook"),
         (lambda: {"model": nn.Linear(64, 10)}, "The cell has no DataLoader from the notebook"),
-        (lambda: made("mlp") | {"model": Unforeseeable(64, 10)}, "What model takes cannot be told before the cell runs: "),
-        (lambda: made("mlp") | {"model": nn.Linear(63, 10)}, "What model takes cannot be told before the cell runs: "),
+        (lambda: made("mlp") | {"model": Unforeseeable(64, 10)}, "What model takes cannot be predicted before the cell runs: "),
+        (lambda: made("mlp") | {"model": nn.Linear(63, 10)}, "What model takes cannot be predicted before the cell runs: "),
         (lambda: made("mlp") | {"loader": DataLoader(Texts())}, "there is no tensor in the first batch of the loader"),
     ],
 )

@@ -99,7 +99,7 @@ def test_what_other_options_need_is_not_given_up():
 def test_what_cannot_be_planned_is_said_and_run_as_ever():
     options, (text,) = choose("--memory-limit 1M", loader=[])
     assert options.strategy == "auto"
-    assert "nothing can be planned" in text
+    assert "no plan can be made" in text
     assert "DataLoader" in text
 
 

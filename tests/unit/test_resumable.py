@@ -367,7 +367,7 @@ FALLING_BACK = {
     "generator under way": (
         "def numbers():\n    for i in range(9): yield i\n",
         "g = numbers()\nt(next(g))\nfor e in range(2):\n    t(next(g))\ndel g\nfor e in range(2): t(e)",
-        "line 3: `g` is a generator that has begun to give its items",
+        "line 3: `g` is a generator that has started",
     ),
     "name changed in the loop over it": (
         "def numbers(n):\n    for i in range(n): yield i\n",
@@ -511,7 +511,7 @@ def test_a_name_that_cannot_be_made_again_is_told():
     killed = watched(SETUP, program, 1)
     assert killed.snapshot is not None
     run = resumed(SETUP, program, killed.snapshot)
-    assert run.said == ["`lock` could not be saved, and no statement on the way binds it again: the cell continues without it."]
+    assert run.said == ["`lock` could not be saved, and no statement assigns it again: the cell continues without it."]
     assert "lock" not in run.namespace
 
 

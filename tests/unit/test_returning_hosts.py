@@ -95,7 +95,7 @@ def test_what_is_wrong_with_a_host_is_told_once(clock):
         assert not looked(hosts)
         told += hosts.news()
         clock.now += 60
-    assert told == [f"The host h2 can be reached again, and is not used: {REFUSED} The run goes on without it."]
+    assert told == [f"The host h2 can be reached again, and is not used: {REFUSED} The run continues without it."]
 
 
 def refuse(_lost, _host, _number):

@@ -35,7 +35,7 @@ def test_the_line_says_all_of_it():
     [
         ("--vary lr=log:1e-4..1e-1", "a range is for a search: add --search random:20, or give values, such as lr=0.1,0.01"),
         ("--vary lr=0..1 --search random:5", "say what kind of range it is: log:1e-4..1e-1"),
-        ("--vary lr=log:1e-1..1e-4 --search random:5", "the lower end stands first"),
+        ("--vary lr=log:1e-1..1e-4 --search random:5", "the lower end comes first"),
         ("--vary lr=log:0..1 --search random:5", "a logarithmic range begins above 0"),
         ("--vary lr=loguniform:1..2 --search random:5", "this is no range. Write KIND:LOW..HIGH"),
         ("--vary lr=uniform:0...5 --search random:5", "this is no range. Write KIND:LOW..HIGH"),
@@ -49,7 +49,7 @@ def test_the_line_says_all_of_it():
         ("--vary lr=1,2 --search random", "give KIND:TRIALS, such as random:20 or asha:27"),
         ("--vary lr=1,2 --search tpe:5", "give KIND:TRIALS"),
         ("--vary lr=1,2 --search random:0", "the number of trials is 0; give a whole number from 1 up"),
-        ("--vary lr=1,2 --search random:5,min_resource=2", "'min_resource=2' is not understood; behind random:5 there may be seed=0"),
+        ("--vary lr=1,2 --search random:5,min_resource=2", "'min_resource=2' is not understood; after random:5, give seed=0"),
         ("--vary lr=1,2 --search asha:5,reduction_factor=1 --best z", "reduction_factor is 1; give a whole number from 2 up"),
     ],
 )

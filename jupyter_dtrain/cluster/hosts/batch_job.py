@@ -21,7 +21,7 @@ Phase = Literal["waits", "runs", "over"]
 ANSWERED = 20.0
 """Seconds for a scheduler's commands: it may be busy."""
 JOB_NAME = "jupyter-dtrain"
-ENDED = "has ended, and nothing is told of it any more: was it deleted, or out of time?"
+ENDED = "has ended, and the scheduler does not know it any more: was it deleted, or out of time?"
 """Of a job that a scheduler has forgotten."""
 
 

@@ -65,7 +65,9 @@ def connection_file(options: ClusterOptions) -> Path:
         raise UsageError(f"--profile {options.profile}: there is no such IPython profile in {get_ipython_dir()}.") from None
     found = sorted(security.glob("ipcontroller*-client.json"), key=lambda file: file.stat().st_mtime)
     if not found:
-        raise UsageError(f"--profile {options.profile}: no cluster of it runs; `ipcluster start --profile={options.profile}` starts one.")
+        raise UsageError(
+            f"--profile {options.profile}: it has no running cluster; `ipcluster start --profile={options.profile}` starts one."
+        )
     return found[-1]
 
 
@@ -84,7 +86,7 @@ def _connected(file: Path) -> Iterator[Any]:
     except OSError as error:
         raise ClusterError(gone.format(error.strerror or error)) from None
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"{file} is no connection file of an ipyparallel cluster: give its ipcontroller-client.json.") from None
+        raise UsageError(f"{file} is not a connection file of an ipyparallel cluster: give its ipcontroller-client.json.") from None
     asks_nobody: dict[str, Any] = {"password": False} if tunnel else {}
     try:
         client = ipyparallel.Client(str(file), timeout=ANSWERED.total_seconds(), **asks_nobody)
@@ -133,7 +135,7 @@ def _starts(client: Any, file: Path, options: ClusterOptions) -> list[_Start]:
         result.wait(max(0.0, end - time.monotonic()))
     if silent := [engine for engine, result in asked.items() if not result.ready()]:
         client.abort(asked.values(), targets=silent, block=False)
-        raise ClusterError(f"Engines {', '.join(map(str, silent))} of {file} do not answer: do they compute something?")
+        raise ClusterError(f"Engines {', '.join(map(str, silent))} of {file} do not answer: are they busy?")
     at: dict[tuple[str, str], list[int]] = {}
     pythons: dict[tuple[str, str], str] = {}
     for engine, result in asked.items():

@@ -21,7 +21,7 @@ def examine(options: ClusterOptions, *, on_progress: Progress) -> str:
     """Return what was found of the hosts of `options`; starts no engines, and nothing is left there."""
     launcher = find_launcher(options.launcher or SSH)
     if not isinstance(launcher, AgentLauncher):
-        raise UsageError(f"%distribute doctor looks at other hosts, and --launcher {options.launcher} starts none there: give --hosts A,B.")
+        raise UsageError(f"%distribute doctor checks other hosts, and --launcher {options.launcher} uses none: give --hosts A,B.")
     launcher.check_cluster(options)
     agents = launcher.try_agents(options, on_progress)
     try:

@@ -55,7 +55,7 @@ def read_frame(file: BinaryIO) -> tuple[Header, bytes] | None:
         return None
     length, rest = _SIZES.unpack(sizes)
     if max(length, rest) > LONGEST:
-        raise ClusterError("What a host's agent says cannot be understood: something else has written to its output.")
+        raise ClusterError("A message of a host's agent cannot be parsed: something else has written to its output.")
     encoded, payload = file.read(length), file.read(rest)
     return None if len(encoded) < length or len(payload) < rest else (json.loads(encoded), payload)
 

@@ -118,7 +118,7 @@ class HostAgent:
         number = header.pop("number", None)
         try:
             if action is None:
-                raise ClusterError("The agent does not know what it is asked.")
+                raise ClusterError("The agent does not know this command.")
             answer = action(**header, **({"payload": payload} if payload else {})) or {}
         except (DtrainError, OSError, TypeError, ValueError) as error:
             answer = {"error": str(error) or type(error).__name__}

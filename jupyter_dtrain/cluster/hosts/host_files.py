@@ -55,7 +55,7 @@ class HostFiles(EngineFiles):
                     host.put(name, data, count)
             # Answered behind all of it: what is not there then could not be written.
             if left := host.missing(missing.get(host, ())):
-                raise ClusterError(f"{host.name} has no room for what the cell needs there ({len(left)} of its buffers).")
+                raise ClusterError(f"{host.name} has no room for the cell's values ({len(left)} of its buffers).")
 
         list(self._on_each(send))
 

@@ -55,7 +55,7 @@ class CondorJob(SubmittedJob):
         if held := [each for each in there if each.get("JobStatus") == HELD]:
             why = held[0].get("HoldReason", "")
             end = f"is out of time: its limit was {self._limit} (`--time`)" if _is_overtime(held[0]) else f"is held: {why}"
-            return JobState(told="HELD", phase="waits", reason=f"{why}; `condor_release {self.number}` lets it go", end=end)
+            return JobState(told="HELD", phase="waits", reason=f"{why}; `condor_release {self.number}` releases it", end=end)
         over = self._ask("condor_history", "-limit", "1") if not there else []
         if not there:
             return JobState(told="COMPLETED", phase="over", end=_end(over[0]) if over else ENDED)

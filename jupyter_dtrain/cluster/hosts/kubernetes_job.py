@@ -117,7 +117,7 @@ class KubernetesJob(Job):
             return f"is out of time: its limit was {self._limit} (`--time`)"
         if (ended := _container(pod, "terminated")) is not None:
             if ended.get("reason") == "OOMKilled":
-                return "has used more memory than it may: give it more by `--mem`"
+                return "has exceeded its memory limit: ask for more with `--mem`"
             return f"has ended ({ended.get('message') or ended.get('reason', 'Error')}, exit code {ended.get('exitCode')})"
         if status.get("phase") == "Failed":
             return f"has ended ({status.get('message') or status.get('reason', 'Failed')})"

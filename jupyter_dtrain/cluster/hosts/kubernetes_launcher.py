@@ -128,7 +128,7 @@ def _own_image() -> str:
         image: str = next((container for container in containers if container["name"] == main), containers[0])["image"]
         return image
     raise UsageError(
-        f"--launcher kubernetes: this notebook is in no pod, so say which image engines run in: spec.template.spec.containers with "
+        f"--launcher kubernetes: this notebook does not run in a pod, so give the image of the engines: spec.template.spec.containers with "
         f"`name: {CONTAINER}` and `image: …` in the file of --launcher-config."
     )
 

@@ -22,8 +22,8 @@ _ENDS = {
     "TERM_RUNLIMIT": "is out of time: its limit was {limit} (`--time`)",
     "TERM_DEADLINE": "is out of time: its deadline has come",
     "TERM_WINDOW": "is out of time: the window of its queue has closed",
-    "TERM_CPULIMIT": "is out of time: it has computed for longer than it may",
-    "TERM_MEMLIMIT": "has used more memory than it may: give it more by `--mem`",
+    "TERM_CPULIMIT": "is out of time: it has exceeded its limit of CPU time",
+    "TERM_MEMLIMIT": "has exceeded its memory limit: ask for more with `--mem`",
     "TERM_PREEMPT": "was preempted by a job of higher priority",
     "TERM_OWNER": "was cancelled",
     "TERM_FORCE_OWNER": "was cancelled",
@@ -66,7 +66,7 @@ class LsfJob(SubmittedJob):
         state, reason, begins, ended, code = ("" if part == "-" else part for part in told.splitlines()[-1].split("|"))
         phase = _PHASES.get(state, "over")
         if state == "PSUSP":
-            reason = f"held; `bresume {self.number}` lets it go{': ' if reason else ''}{reason}"
+            reason = f"held; `bresume {self.number}` releases it{': ' if reason else ''}{reason}"
         why = _ENDS.get(ended.partition(":")[0], f"has ended ({state}, exit code {code or '0'})").format(limit=self._limit)
         return JobState(told=state, phase=phase, reason=reason, begins=begins, end=why if phase == "over" else "")
 

@@ -37,7 +37,7 @@ class MpiLauncher(BatchLauncher):
     def check_cluster(self, options: ClusterOptions) -> None:
         """Refuse options that ask for a job, or that do not say where engines are to be."""
         if options.job != JobOptions(nodes=options.job.nodes):
-            raise UsageError("--launcher mpi asks no scheduler for anything: of a job's options it has --nodes alone.")
+            raise UsageError("--launcher mpi submits no job: of a job's options it takes only --nodes.")
         if options.hosts and options.num_engines is not None:
             raise UsageError(f"--engines {options.num_engines}: --hosts says how many engines there are, as in --hosts a:2,b:2.")
         if options.hosts:
@@ -81,5 +81,5 @@ def _version() -> str:
     except FileNotFoundError:
         raise ClusterError("There is no mpiexec here: --launcher mpi needs an MPI on the notebook's host.") from None
     except subprocess.TimeoutExpired:
-        raise ClusterError(f"mpiexec has not said within {ANSWERED:g} s which MPI it is of.") from None
+        raise ClusterError(f"mpiexec has not said within {ANSWERED:g} s to `mpiexec --version`.") from None
     return told.stdout + told.stderr

@@ -20,9 +20,9 @@ _DELETED = "91"
 """The substate of a job that somebody has deleted."""
 _ENDS = {
     "-29": "is out of time: its limit was {walltime} (`--time`)",
-    "-28": "is out of time: it has computed for longer than it may",
-    "-27": "has used more memory than it may: give it more by `--mem`",
-    "-26": "has used more memory than it may: give it more by `--mem`",
+    "-28": "is out of time: it has exceeded its limit of CPU time",
+    "-27": "has exceeded its memory limit: ask for more with `--mem`",
+    "-26": "has exceeded its memory limit: ask for more with `--mem`",
     "271": "was cancelled",
 }
 """By the exit status that PBS gives a job that it has ended itself; 271 is its SIGTERM."""
@@ -56,7 +56,7 @@ class PbsJob(SubmittedJob):
         self.is_ending = letter == "E"
         reason, end = told.get("comment", ""), ""
         if letter == "H":
-            reason = f"held{_by(told.get('Hold_Types', ''))}; `qrls {self.number}` lets it go{': ' if reason else ''}{reason}"
+            reason = f"held{_by(told.get('Hold_Types', ''))}; `qrls {self.number}` releases it{': ' if reason else ''}{reason}"
         if phase == "over":
             end = _end(told)
         return JobState(

@@ -51,7 +51,7 @@ class RemoteStore(Store):
             self._own.link = None
             raise
         if status != b"ok":
-            raise DistStoreError("The ranks have met anew without this one.")
+            raise DistStoreError("The ranks have begun another rendezvous without this one.")
         return list(found)
 
     def _link(self) -> Any:
@@ -104,7 +104,7 @@ class RemoteStore(Store):
         end, pause = time.monotonic() + limit.total_seconds(), _LOOK
         while not self.check(keys):
             if time.monotonic() > end:
-                raise DistStoreError(f"Waited {limit.total_seconds():g} s in vain for {', '.join(keys)}.")
+                raise DistStoreError(f"Waited {limit.total_seconds():g} s for the rendezvous keys {', '.join(keys)}.")
             time.sleep(pause)
             pause = min(pause * 1.2, _SELDOM)
 

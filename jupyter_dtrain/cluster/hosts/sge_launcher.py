@@ -48,7 +48,7 @@ class SgeJob(SubmittedJob):
             return JobState(told=f"RUNNING ({state})", phase="runs")
         reason = self._reason()
         if "h" in state:
-            reason = f"held; `qrls {self.number}` lets it go{': ' if reason else ''}{reason}"
+            reason = f"held; `qrls {self.number}` releases it{': ' if reason else ''}{reason}"
         return JobState(told=state, phase="waits", reason=reason)
 
     def cancel(self) -> None:

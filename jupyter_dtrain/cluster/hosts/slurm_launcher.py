@@ -25,7 +25,7 @@ _ENDS = {
     "DEADLINE": "is out of time: its deadline has come",
     "PREEMPTED": "was preempted by a job of higher priority",
     "NODE_FAIL": "has ended, as one of its nodes has failed",
-    "OUT_OF_MEMORY": "has used more memory than it may: give it more by `--mem`",
+    "OUT_OF_MEMORY": "has exceeded its memory limit: ask for more with `--mem`",
 }
 
 

@@ -77,7 +77,7 @@ def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pai
         _end(strangers)
         where = ", ".join(sorted({pair[2] for pair in strangers}))
         raise ConnectionError(
-            f"A process at {where} has connected to a port at which the ranks of this run meet, and is none of them. Nothing was read of it"
+            f"A process at {where} has connected to a port of this run's rendezvous, and is not a rank. Nothing was read from it"
             ". Run the cell again; if that happens again, somebody in your network tries to get into your runs."
         )
     if late is not None:

@@ -31,7 +31,7 @@ def wait_for(store: Store, keys: Sequence[str], *, limit: timedelta, unless: Cal
         if store.check(list(keys)):
             return True
         if time.monotonic() > end:
-            raise DistStoreError(f"Waited {limit.total_seconds():g} s in vain for {', '.join(keys)}.")
+            raise DistStoreError(f"Waited {limit.total_seconds():g} s for the rendezvous keys {', '.join(keys)}.")
         time.sleep(pause)
         pause = min(pause * 1.1, _SELDOM)
     return False

@@ -81,7 +81,7 @@ def shut_out(ports: set[int]) -> None:
         known = sorted(str(user) for user in users if user is not None)
         who = f"of the user with the number {', '.join(known)}" if known else "that is gone"
         raise ConnectionError(
-            f"A process {who} has connected to a port at which the ranks of this run meet. Nothing was read of it. "
+            f"A process {who} has connected to a port of this run's rendezvous. Nothing was read from it. "
             "Run the cell again; if that happens again, somebody on this machine tries to get into your runs."
         )
 

@@ -71,9 +71,9 @@ class FollowedStream:
                 tokens = agree(token)
                 if _FAILED not in tokens and len(set(tokens)) > 1:
                     raise DataError(
-                        "The engines were given different rows by a loader over iterable data, each of which reads all of them: its "
-                        f"data set ({type(self._cursor.loader.dataset).__name__}) divides itself between the processes of a group, or "
-                        "draws from a stream of its own. Leave the division out (jupyter_dtrain divides batches), or seed what it draws."
+                        "A loader over iterable data gave the engines different rows, though each engine reads all of them: its "
+                        f"data set ({type(self._cursor.loader.dataset).__name__}) shards itself by rank, or "
+                        "draws from a random stream of its own. Remove the sharding (jupyter_dtrain shards batches), or seed the stream."
                     )
         self._given += 1
         return batch
@@ -105,8 +105,8 @@ def check_replayed(cursor: IteratorState, before: bytes | None, say: Callable[[s
     """Warn if the last batch that was read again differs from the one before the resume."""
     if before is not None and cursor.stream is not None and cursor.stream.last not in (None, before):
         say(
-            f"The loader's data set ({type(cursor.loader.dataset).__name__}) gave other rows when its first {cursor.taken} batches were "
-            "read again to go on behind them: rows may be lost or repeated"
+            f"The loader's data set ({type(cursor.loader.dataset).__name__}) gave different rows when its first {cursor.taken} batches "
+            "were read again to resume: rows may be lost or repeated"
         )
 
 

@@ -86,7 +86,7 @@ class FrameLocation:
         frame = self.frame
         for name, value in (frame.f_locals if self.unit.is_cell else read_variables(frame)).items():
             if has_begun(value) and id(value) not in items:
-                raise NoPlace(f"line {frame.f_lineno}: `{name}` is a generator that has begun to give its items")
+                raise NoPlace(f"line {frame.f_lineno}: `{name}` is a generator that has started")
             if made_inside(frame, value) and not self.unit.binds_again(name, self.number):
                 raise NoPlace(f"line {frame.f_lineno}: `{name}` uses variables of {frame.f_code.co_name}() and is not made on the way")
 

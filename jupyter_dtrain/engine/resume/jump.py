@@ -231,7 +231,7 @@ class Jump:
                 if is_progress_bar(bar):
                     bar.n = bar.initial = bar.last_print_n = done
         for name in sorted(self._path.missing[0] - self._namespace.keys()):
-            self._say(f"`{name}` could not be saved, and no statement on the way binds it again: the cell continues without it.")
+            self._say(f"`{name}` could not be saved, and no statement assigns it again: the cell continues without it.")
         for moment in reversed(self.moments):
             moment.set()
         self._is_over = True

@@ -85,7 +85,7 @@ class Loop:
         if self._has_state():
             return ""
         if self.stale:
-            return f"`{self.stale}` had begun to give its items before the loop"
+            return f"`{self.stale}` had started before the loop"
         if self.place.rebound and not self._can_begin_again():
             return f"the loop assigns `{min(self.place.rebound)}`, over which it walks"
         return ""

@@ -182,7 +182,7 @@ class Snapshots:
 
     def _say_not(self, error: Exception) -> None:
         if isinstance(error, CannotSave):
-            self._notes.say(f"No snapshot is taken: {error}. If an engine dies, the cell goes on from an earlier one, or begins again.")
+            self._notes.say(f"No snapshot is taken: {error}. If an engine dies, the cell resumes from an earlier one, or starts again.")
             return
         self._notes.say(
             f"No snapshot could be taken ({type(error).__name__}: {error}). "

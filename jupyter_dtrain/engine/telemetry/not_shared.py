@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..task import Semantics
 
 ALONE = (
-    "Nothing in the cell has initialized a process group, so each engine ran all of it by itself, and what rank 0 has made is kept. "
-    "What looks for the engines when it is made (a Trainer of Lightning, an Accelerator) is to be made in this cell."
+    "The cell has not initialized a process group, so each engine ran all of it by itself, and the results of rank 0 are kept. "
+    "Create a Lightning Trainer or an Accelerator in this cell: it looks for the ranks when it is created."
 )
 """Note about a cell that distributes itself."""
 

@@ -19,7 +19,7 @@ from .placement_types import GlobalTensor, Partial, is_followed, to_local
 from .rank0_guard import all_ranks_come
 from .versions import version_of
 
-_OF_ROWS = "The cell derives by gradients themselves (`p.grad`), of which each engine has rows on this mesh. Take `--strategy auto`."
+_OF_ROWS = "The cell differentiates through gradients (`p.grad`), which are sharded on this mesh. Use `--strategy auto`."
 
 
 class Exchange:

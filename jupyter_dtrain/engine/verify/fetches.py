@@ -98,7 +98,7 @@ class FetchChecks:
             raise GoBack((Finding(kind_of(type(loader.dataset)), found),), turn.checked)
         self._before.set(loader, before)
         name = shown(kind_of(type(loader.dataset)))
-        self._say(f"`{name}` came to something else for a part of a batch ({found}) than for all of it: every engine loads whole batches.")
+        self._say(f"`{name}` gave another result for a part of a batch ({found}) than for all of it: every engine loads whole batches.")
         return True
 
     def undo(self, loader: DataLoader[Any]) -> None:

@@ -190,7 +190,7 @@ class ModelChecks:
         return seen()
 
     def _tell(self, kind: str, found: str, what: str) -> None:
-        self._say(f"`{shown(kind)}` came to something else on parts of a batch ({found}) than on all of it: it {what} from here on.")
+        self._say(f"`{shown(kind)}` gave another result on parts of a batch ({found}) than on all of it: it {what} from here on.")
 
 
 def _total_of(given: tuple[tuple[Any, ...], dict[str, Any]]) -> int:

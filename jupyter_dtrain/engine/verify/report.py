@@ -38,7 +38,7 @@ class GoBack(BaseException):
     def message(self) -> str:
         """Return what was found, for the user."""
         names = ", ".join(f"`{shown(finding.kind)}` ({finding.what})" for finding in self.findings)
-        return f"{names} came to something else on parts of a batch than on all of it, after step {self.checked}."
+        return f"{names} gave another result on parts of a batch than on all of it, after step {self.checked}."
 
 
 def kind_of(value: object) -> str:

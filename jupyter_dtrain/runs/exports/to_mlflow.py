@@ -30,7 +30,9 @@ def write(run: ExportedRun, *, tracking_uri: str | None, experiment: str) -> str
         client.log_batch(made, params=some)
     names = {name: _REFUSED.sub("_", name) for name in run.curves}
     if len(set(names.values())) < len(names):
-        raise UsageError(f"MLflow takes letters, digits and _-. :/ in names alone, without which two curves have one name: {list(names)}.")
+        raise UsageError(
+            f"MLflow allows only letters, digits and _-. :/ in names, and without other characters two curves have one name: {list(names)}."
+        )
     metrics = (entities.Metric(names[name], value, _ms(when), step) for name, points in run.curves.items() for step, when, value in points)
     for some in _batches(metrics, _METRICS):
         client.log_batch(made, metrics=some)

@@ -14,7 +14,7 @@ def write(run: ExportedRun, *, project: str) -> str:
     """Write `run` as a run of `project`, in the place of one that was written from it before; return the id that it has there."""
     storage: Any = library("trackio.sqlite_storage").SQLiteStorage
     if "run_id" not in inspect.signature(storage.bulk_log).parameters:
-        raise UsageError("This version of trackio knows runs by their names alone, and two may have one name: `pip install -U trackio`.")
+        raise UsageError("This version of trackio identifies runs only by name, and two runs may have one name: `pip install -U trackio`.")
     record = run.record
     rows = list(run.by_step())
     if not rows:

@@ -30,7 +30,7 @@ class Hints:
     def takes_batch_for_sequence(self, layer: str) -> None:
         """Note that a layer takes the batch dim for its sequence dim."""
         self._notes.say(
-            f"The `{layer}`{self._notes.location()} takes the batch for a sequence (`batch_first=True` would take each sample for one): "
+            f"The `{layer}`{self._notes.location()} treats the batch as a sequence (with `batch_first=True` it treats each sample as one): "
             "each engine computes it on the whole batch."
         )
 
@@ -43,13 +43,15 @@ class Hints:
     def draws_unknown(self, model: str) -> None:
         """Note that random numbers of a model cannot be assigned to samples."""
         self._notes.say(
-            f"What `{model}`{self._notes.location()} draws at random cannot be divided by samples: each engine computes what draws on the "
-            "whole batch. `--rng per-rank` lets each draw for its own share."
+            f"What `{model}`{self._notes.location()} draws at random cannot be divided by samples: each engine runs the drawing "
+            "module on the whole batch. `--rng per-rank` lets each draw for its own share."
         )
 
     def not_split(self, kind: str) -> None:
         """Note why the batches of a loader are not sharded."""
-        self._notes.say(f"The batches{self._notes.location()} hold a {kind} and are not split: each engine computes on all of each batch.")
+        self._notes.say(
+            f"The batches{self._notes.location()} hold a {kind} and are not sharded: each engine computes on all of each batch."
+        )
 
     def not_sharded(self, *, drew: bool, has_model: bool, has_trained: bool) -> None:
         """Note that all engines have computed the same, and how to shard."""

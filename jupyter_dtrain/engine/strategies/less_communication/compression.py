@@ -153,8 +153,8 @@ class CompressedGradients(GradientExchange):
     def _tell(self, infinite: torch.Tensor) -> None:
         if infinite:
             self._say(
-                f"--compress {self._kind}: gradients were infinite after the exchange, as fp16 has no numbers above 65,504; "
-                "--compress bf16 has, and a GradScaler passes such steps over."
+                f"--compress {self._kind}: gradients overflowed in the exchange, because fp16 has no numbers above 65,504: "
+                "use --compress bf16, or a GradScaler, which skips such steps."
             )
 
     def finish(self) -> None:

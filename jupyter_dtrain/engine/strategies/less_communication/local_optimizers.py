@@ -111,7 +111,7 @@ class LocalOptimizers:
             return
         parameters = parameters_of(optimizer)
         if any(self._parameters.note_of(parameter) is not None for parameter in parameters):
-            self._say(f"`--sync-every` averages gradients in every step of `{type(optimizer).__name__}`, which is none that it knows")
+            self._say(f"`--sync-every` averages gradients in every step of `{type(optimizer).__name__}`, which it does not support")
         self._parameters.average(parameters)
         self._parameters.reduce_gradients(parameters)
 

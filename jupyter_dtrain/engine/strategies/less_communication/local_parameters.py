@@ -99,7 +99,7 @@ class LocalParameters(ParameterMeans):
         """Average the parameters of models before each of their calls from now on: a graph that has them is not to see it."""
         if not all(note.model.each_call for note in notes):
             self._say(
-                "`--sync-every` averages parameters in every step, as the cell looks at them between a model's call and the backward pass"
+                "`--sync-every` averages parameters in every step, as the cell reads them between a model's call and the backward pass"
             )
         for note in notes:
             note.model.each_call = True
@@ -145,7 +145,7 @@ class LocalParameters(ParameterMeans):
             self._before_each_call(notes)
         models = {note.model.number for note in notes if note.is_ahead}
         if models:
-            self._say("`--sync-every` averages parameters where the cell looks at them")
+            self._say("`--sync-every` averages parameters where the cell reads them")
             self.average(self._common(lambda note: note.model.number in models))
         for note in notes:
             note.is_lent |= lends
@@ -158,7 +158,7 @@ class LocalParameters(ParameterMeans):
                 return func(parameter, *value)
         if access == "__get__":
             if note.is_graded:
-                self._say("`--sync-every` averages gradients where the cell looks at them")
+                self._say("`--sync-every` averages gradients where the cell reads them")
                 model = note.model.number
                 self.reduce_gradients(self._common(lambda note: note.model.number == model))
             with quiet():

@@ -79,7 +79,7 @@ class ParameterLooks:
         """Run an operation on parameters."""
         is_other = threading.get_ident() != self._thread
         if is_other and not self.quiet.is_on and self._parameters.is_any_ahead:
-            raise RuntimeError("A thread looks at parameters that engines step on by themselves: leave out --sync-every.")
+            raise RuntimeError("A thread reads parameters, which differ between engines: leave out --sync-every.")
         if self.quiet.is_on or is_other:
             with quiet():
                 return func(*args, **kwargs)

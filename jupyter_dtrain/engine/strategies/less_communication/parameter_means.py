@@ -114,7 +114,7 @@ class ParameterMeans:
             note.is_lent = is_held
         held = [parameter for parameter, note in lent if note.is_lent]
         if held:
-            self._say(f"`--sync-every` averages {len(held)} parameters in every step, whose numbers something else has too")
+            self._say(f"`--sync-every` averages {len(held)} parameters in every step, because other tensors share their memory")
         self.average(held)
 
     def reduce_gradients(self, parameters: Sequence[torch.Tensor]) -> None:

@@ -142,7 +142,7 @@ class StageCalls:
                     computed = self.pieces.compute(self.rank, key, modules, shards, given, tensors, requires)
             except NotSent as why:
                 raise RuntimeError(
-                    f"`--strategy pipeline` cannot follow what modules have begun to do: {why}. Take `--strategy zero3`."
+                    f"`--strategy pipeline` cannot follow a change in a module's code path: {why}. Use `--strategy zero3`."
                 ) from None
             tree, outs, needs = computed.tree, computed.tensors, computed.requires_grad
         else:
@@ -214,10 +214,7 @@ class StageCalls:
     def backward(self, remote: RemoteModules, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """Return the gradients of what modules were given, from those of what they have returned."""
         if not self.in_pass:
-            raise RuntimeError(
-                "`--strategy pipeline` goes through the graph of a model in `loss.backward()` alone, without `create_graph`. "
-                "Take `--strategy zero3`."
-            )
+            raise RuntimeError("`--strategy pipeline` supports only `loss.backward()`, without `create_graph`. Use `--strategy zero3`.")
         if remote.stage == self.rank:
             if remote.key.call not in self._met:  # out of turn, the gradients of a stage would be kept until it is theirs to be added
                 self.requests.let_others_ask(remote.key.call, lambda: self.pieces.missing_before(self.rank, remote.key))

@@ -17,7 +17,7 @@ from ...tensor.placement_types import GlobalTensor, to_local
 from .calls import StageCalls
 from .stage_node import NODE
 
-_REFUSED = "`--strategy pipeline` has handed activations on from stage to stage, and {what} goes another way. Take `--strategy zero3`."
+_REFUSED = "`--strategy pipeline` has handed activations on from stage to stage, and {what} goes another way. Use `--strategy zero3`."
 
 SEEN = 2
 """Steps in which each rank fetches what it computes with: then it is known which gradients the cell asks for."""
@@ -78,7 +78,7 @@ class Handover:
             self._tell(module, "its `forward` is to see all of a batch")
 
     def _tell(self, module: nn.Module, why: str) -> None:
-        text = f"`--strategy pipeline` hands no activations of `{type(module).__name__}` on, and each engine fetches its blocks: {why}."
+        text = f"`--strategy pipeline` sends no activations of `{type(module).__name__}`, and each engine fetches its blocks: {why}."
         if why and text not in self._told:
             self._told.add(text)
             self._say(text)
@@ -87,7 +87,7 @@ class Handover:
         """Hand nothing on from now on, as the cell has something that goes another way."""
         if self.off is None:
             self.off = what
-            self._say(f"`--strategy pipeline` hands no activations on, and each engine fetches the blocks of models: the cell has {what}.")
+            self._say(f"`--strategy pipeline` sends no activations, and each engine fetches the blocks of models: the cell has {what}.")
 
     def refuse(self, what: str, roots: Sequence[torch.Tensor]) -> None:
         """Hand nothing on from now on; what has been cannot be gone through in that way.

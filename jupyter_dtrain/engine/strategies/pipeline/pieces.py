@@ -165,7 +165,7 @@ class Pieces:
             raise NotSent("they write to what they are given")
         if [buffer._version for buffer in buffers] != states:
             raise RuntimeError(
-                "`--strategy pipeline`: a block has begun to write to its buffers after its first call. Take `--strategy zero3`."
+                "`--strategy pipeline`: a block has begun to write to its buffers after its first call. Use `--strategy zero3`."
             )
         memory = [tensor.untyped_storage()._cdata for tensor in (*entered, *outs) if tensor.numel()]
         if len(set(memory[-len(outs) :])) < min(len(memory), len(outs)) or not set(memory[: len(entered)]).isdisjoint(
@@ -192,7 +192,7 @@ class Pieces:
         ends = [(out, gradient) for out, gradient in zip(piece.outs, gradients, strict=True) if gradient is not None]
         for shard in piece.trained:
             if shard.parameter._backward_hooks or shard.parameter._post_accumulate_grad_hooks:
-                raise RuntimeError("`--strategy pipeline`: a parameter got a hook after its model was called. Take `--strategy zero3`.")
+                raise RuntimeError("`--strategy pipeline`: a parameter got a hook after its model was called. Use `--strategy zero3`.")
         with ExitStack() as stack:
             for shard in piece.shards:
                 stack.enter_context(shard.computed_with())

@@ -44,8 +44,8 @@ class RemoteModules:
         """
         if not all(same_bytes(tensor, copy) for tensor, copy in self.given):
             raise RuntimeError(
-                "There was written to an input of a model between its call and the backward pass. `--strategy pipeline` has handed the "
-                "input on to another engine, which goes on with what it was. Write to a copy (`x.clone()`), or take `--strategy zero3`."
+                "The cell wrote to a model's input between its call and the backward pass. `--strategy pipeline` has already sent the "
+                "input to another engine. Write to a copy (`x.clone()`), or use `--strategy zero3`."
             )
 
 

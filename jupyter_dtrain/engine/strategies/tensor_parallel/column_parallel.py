@@ -83,8 +83,8 @@ class Columns:
 def _refuse_many_starts(local: torch.Tensor) -> None:
     if is_batched(local):
         raise UsageError(
-            "The cell computes the gradients of many starts at once (`is_grads_batched=True`, or `vmap` around `torch.autograd.grad`), "
-            "through a layer that `--strategy tensor` divides. Call `torch.autograd.grad` for each start, or take `--strategy zero3`."
+            "The cell computes batched gradients (`is_grads_batched=True`, or `vmap` around `torch.autograd.grad`), "
+            "through a layer that `--strategy tensor` shards. Call `torch.autograd.grad` once per vector, or use `--strategy zero3`."
         )
 
 

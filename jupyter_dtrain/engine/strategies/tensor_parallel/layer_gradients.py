@@ -30,8 +30,8 @@ def refuse_parts(roots: Sequence[Any]) -> None:
     tensors = [root for root in roots if isinstance(root, torch.Tensor)]
     if any(isinstance(root, GlobalTensor) for root in tensors) or was_exchanged(tensors):
         raise UsageError(
-            "The loss is computed from gradients (`p.grad`), of which `--strategy tensor` has rows on each engine. Read what it needs of "
-            "them as a number (`.item()`), or take `--strategy zero3`."
+            "The loss is computed from gradients (`p.grad`), which `--strategy tensor` shards. Read their "
+            "values as numbers (`.item()`), or use `--strategy zero3`."
         )
 
 

@@ -206,8 +206,8 @@ class _BlockCall:
 
     def _refuse(self, module: nn.Module) -> Any:
         raise UsageError(
-            f"`--strategy tensor` computes layers of `{type(self._block).__name__}` as a pair, whose results go from one to the other and "
-            f"nowhere else, and `{type(module).__name__}` is come to in another way. Take `--strategy zero3`."
+            f"`--strategy tensor` computes layers of `{type(self._block).__name__}` as a pair: the output of the first layer "
+            f"goes to the second and nowhere else, and `{type(module).__name__}` gets it in another way. Use `--strategy zero3`."
         )
 
 

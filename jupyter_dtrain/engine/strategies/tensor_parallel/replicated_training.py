@@ -97,8 +97,8 @@ def check_same(values: Any, what: str, memory: SharedMemory | None = None) -> No
         first, *others = [part.flatten().tolist() for part in parts]
     if any(not _is_close(one, other) for found in others for one, other in zip(first, found, strict=True)):
         raise UsageError(
-            f"The engines have come to different {what}, and `--strategy tensor` computes the same on all of them. Does the cell read "
-            "something that differs between engines (`datetime.now()`, an unseeded generator)? Seed it, or take `--strategy zero3`."
+            f"The engines have different {what}, and `--strategy tensor` needs the same on all of them. Does the cell read "
+            "something that differs between engines (`datetime.now()`, an unseeded generator)? Seed it, or use `--strategy zero3`."
         )
 
 

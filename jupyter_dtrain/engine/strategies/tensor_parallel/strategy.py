@@ -72,6 +72,4 @@ class TensorParallel(Zero3):
         if (message := self._sharded.store.named.unmatched()) is not None:
             self.context.reports.notes.say(message)
         if not self._sharded.store.has_divided:
-            self.context.reports.notes.say(
-                f"`--strategy tensor` has divided no layer: none has a weight of {size_text(self.least)} and more."
-            )
+            self.context.reports.notes.say(f"`--strategy tensor` shards no layer: none has a weight of {size_text(self.least)} or more.")

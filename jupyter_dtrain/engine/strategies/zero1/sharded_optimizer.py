@@ -104,8 +104,8 @@ class ShardedOptimizerStates:
     def _note(self, optimizer: Optimizer, *_: object) -> None:
         if not has_known_step(optimizer):
             self._say(
-                f"What `{type(optimizer).__name__}` keeps of its parameters is not shared out: `--strategy zero1` does so with optimizers "
-                "of torch.optim that update each parameter by itself."
+                f"The state of `{type(optimizer).__name__}` is not sharded: `--strategy zero1` shards it for optimizers "
+                "of torch.optim that update each parameter independently."
             )
 
     def _give_up(self, optimizer: Optimizer) -> None:
@@ -116,8 +116,8 @@ class ShardedOptimizerStates:
             self._parts.remove(optimizer)
         if has_known_step(optimizer):
             self._say(
-                f"What `{type(optimizer).__name__}` keeps of its parameters is not shared out by `--strategy zero1`: some of these are not "
-                "the same dense tensors on all engines, or its steps are differentiated."
+                f"The state of `{type(optimizer).__name__}` is not sharded by `--strategy zero1`: some of its parameters are not "
+                "the same dense tensors on all engines, or its steps are differentiable."
             )
 
     # -- what is kept where ------------------------------------------------------------------------------------------

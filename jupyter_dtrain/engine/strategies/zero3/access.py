@@ -191,7 +191,7 @@ def _not_in_the_cell(original: Any, strategy: str) -> Callable[[], Any]:
     def disabled() -> Any:
         if of_user(sys._getframe(1).f_code.co_filename):
             raise RuntimeError(
-                f"`torch._C.{original.__name__}` hides from `--strategy {strategy}` who reads parameters. Take `--strategy auto`."
+                f"`torch._C.{original.__name__}` hides reads of parameters from `--strategy {strategy}`. Use `--strategy auto`."
             )
         return original()
 

@@ -84,7 +84,7 @@ class ShardedSteps:
         shards = self._shards_of(optimizer)  # without those that are whole now, as something else has their memory
         if self._store.writes.any_says(self._is_held(optimizer)):
             strategy, kind = self._store.strategy, type(optimizer).__name__
-            self._say(f"`--strategy {strategy}` shards nothing of what `{kind}` keeps while the cell holds some of it.")
+            self._say(f"`--strategy {strategy}` does not shard the state of `{kind}` while the cell holds a part of it.")
             self._make_ready(optimizer)
             original(optimizer)
             self._put_back(optimizer)

@@ -63,7 +63,7 @@ class Zero3Parameter(FollowedParameter):
             with quiet():
                 return func(*args, **(kwargs or {}))
         if cls.touched is None:
-            raise RuntimeError("The numbers of this parameter are on other engines, and its cell has ended.")
+            raise RuntimeError("The values of this parameter are on other engines, and its cell has ended.")
         return cls.touched(func, args, kwargs or {})
 
 

@@ -96,7 +96,7 @@ class ParameterWrites(ABC):
                 self.parameter.data = self.full if self.full is not None else self.away
                 raise RuntimeError(
                     f"`--strategy {self.strategy}` shards this parameter, and its `data` was set to a tensor of another shape, type or "
-                    "device. Take `--strategy auto`."
+                    "device. Use `--strategy auto`."
                 )
             self.full = now
             self._data, self._data_seen = now.detach(), -1  # which counts as written
@@ -148,6 +148,6 @@ class ParameterWrites(ABC):
             with quiet():
                 if not same_bytes(self.full[self.own], self.rows):
                     raise RuntimeError(
-                        "There was written to a parameter by NumPy, or another way that PyTorch does not count, "
-                        f"which `--strategy {self.strategy}` cannot follow. Write with `torch.no_grad()`, or take `--strategy auto`."
+                        "The cell wrote to a parameter by NumPy, or in another way that PyTorch does not count, "
+                        f"which `--strategy {self.strategy}` cannot follow. Write with `torch.no_grad()`, or use `--strategy auto`."
                     )
