@@ -1,1 +1,1 @@
-"""Backward passes: the gradients of the global batch, on every rank."""
+"""Backward passes that leave the gradients of the global batch on every rank."""

@@ -1,8 +1,8 @@
-"""Gradients that not every rank has, or that are sparse, averaged when a backward pass is over.
+"""Reduce sparse gradients, and gradients that only some ranks have, after the backward pass.
 
-What a pass leaves says what there is to do, and no layer's attribute: a table that was not looked up, one that is tied to a dense layer,
-or one of ``F.embedding(…, sparse=True)``. Ranks tell each other in a byte per leaf. PyTorch's own reducer has no sparse gradients of leaves
-that a pass does not reach.
+The gradients that a pass leaves decide what to reduce, not attributes of layers: an embedding may be unused, tied to a dense layer, or
+called by ``F.embedding(…, sparse=True)``. The ranks all-gather one byte per leaf, which says whether the pass reached it and whether its
+gradient is dense. PyTorch's reducer does not support sparse gradients of leaves that a pass does not reach.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _REACHED, _DENSE = 1, 2
 
 
 class AgreeingReducer(Reducer):
-    """Averages the gradients that the pass of any rank has reached, each in the layout that one process would have."""
+    """Averages the gradients of leaves that any rank has reached, each in the layout (dense or sparse) that one process would have."""
 
     may_lack_leaves = True
 
     def prepare(self, roots: list[torch.Tensor], gradients: list[torch.Tensor | None], value: torch.Tensor | None) -> None:
-        """Be ready for a backward pass."""
+        """Prepare a backward pass, and record the gradients before it."""
         super().prepare(roots, gradients, value)
         self._before = [noted(leaf) for leaf in self._leaves]
 
     def finish(self) -> None:
-        """Average the gradients over the ranks."""
+        """Average the gradients over the ranks. A collective."""
         of_ranks = self._told()
         reached, dense = ((of_ranks & bit).bool() for bit in (_REACHED, _DENSE))
         wanted = reached.any(dim=0).tolist()
@@ -40,7 +40,7 @@ class AgreeingReducer(Reducer):
         with torch.no_grad():
             for index, leaf in enumerate(self._leaves):
                 if not wanted[index]:
-                    continue  # as on one process
+                    continue  # no rank has reached it: no gradient, as on one process
                 if not together[index]:
                     sparse.append(index)
                     continue
@@ -54,7 +54,7 @@ class AgreeingReducer(Reducer):
         self._before = []
 
     def _told(self) -> torch.Tensor:
-        """Return what each rank has of each leaf: a row per rank."""
+        """All-gather the bits ``_REACHED`` and ``_DENSE`` of each leaf: shape (ranks, leaves). A collective."""
         own = torch.zeros(len(self._leaves), dtype=torch.uint8, device="cpu")
         for index, before in enumerate(self._before):
             if (grad := before[0].grad) is not None:
@@ -65,7 +65,10 @@ class AgreeingReducer(Reducer):
 
     @staticmethod
     def _join(leaves: Sequence[torch.Tensor], had: Sequence[bool]) -> None:
-        """Put sparse gradients behind each other, in rank order, as the samples lie; what was there before is in each rank's."""
+        """Concatenate the sparse gradients of all ranks, in rank order as the samples lie, divided by the number of ranks. A collective.
+
+        `had`: whether a leaf had a gradient before the pass. Each rank's gradient then includes it, so the result is coalesced.
+        """
         if not leaves:
             return
         num_ranks = num_batch_ranks()
@@ -82,15 +85,15 @@ class AgreeingReducer(Reducer):
 
 
 def _entries(leaf: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the indices and values of a leaf's gradient."""
+    """Return the indices and values of a leaf's sparse gradient; empty ones if it has no gradient."""
     grad = leaf.grad
-    if grad is None:  # this rank has looked nothing up
+    if grad is None:  # this rank has looked up no row
         return torch.empty((1, 0), dtype=torch.long, device=leaf.device), leaf.detach().new_empty((0, *leaf.shape[1:]))
     return grad._indices(), grad._values()
 
 
 def _gathered(rows: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
-    """Return all ranks' rows."""
+    """All-gather `rows`, of which rank ``i`` has ``sizes[i]``, and concatenate them in rank order. A collective."""
     most = max(sizes)
     own = torch.cat([rows, rows.new_zeros((most - len(rows), *rows.shape[1:]))]).contiguous()
     parts = [torch.empty_like(own) for _ in sizes]

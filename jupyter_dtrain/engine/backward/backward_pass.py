@@ -1,7 +1,7 @@
-"""One backward pass of the cell on this rank: where it begins, which leaves it comes to, and what is to be known of it afterwards.
+"""One backward pass of the cell on this rank: its roots, the gradients it starts with, and the leaf tensors it reaches.
 
-The rank's part of the global batch enters here, at the roots of the graph: a mean over a share of weight *w* of the global batch is
-scaled by *w · world_size*, so that an average over the ranks is the gradient of the global batch.
+The rank's weight enters at the roots of the graph. A mean over a shard with weight *w* of the global batch is scaled by *w · world_size*,
+so that the average over the ranks is the gradient of the global batch.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class BackwardPass:
     original : callable
         ``torch.autograd.backward``.
     tensors : sequence of Tensor
-        What the cell has called it for.
+        The cell's tensors.
     roots : list of Tensor
-        The rank's parts of `tensors`, each of the part's shape.
+        The rank's parts of `tensors`.
     gradients : list of Tensor or None
-        To begin with at each root, of its shape and already scaled; ``None``: one.
+        Initial gradient of each root, in its shape and scaled. ``None``: 1.
     factors : sequence of float
-        What each was scaled by.
+        Factor by which each initial gradient is scaled.
     inputs : sequence of Tensor, optional
-        The leaves that the cell asks for; ``None``: all.
+        The ``inputs`` argument of the cell; ``None``: all leaves.
     options : dict of str to object
         The other arguments of the call.
     """
@@ -50,11 +50,11 @@ class BackwardPass:
 
     @property
     def creates_graph(self) -> bool:
-        """Whether the gradients are to have a graph themselves."""
+        """Whether the cell has passed ``create_graph=True``."""
         return bool(self.options.get("create_graph"))
 
     def reached(self) -> list[torch.Tensor]:
-        """Return the leaves that ranks share and the pass comes to, in the order in which the graph is walked."""
+        """Return the leaves that the pass reaches and whose gradients are reduced, in the order in which the graph is walked."""
         reached = leaves_of(self.roots)
         if self.inputs is None:
             return reached
@@ -62,7 +62,7 @@ class BackwardPass:
         return [leaf for leaf in reached if id(leaf) in kept]
 
     def loss(self) -> GlobalTensor | None:
-        """Return the first of `tensors` if it is one number, which ranks would put together from their parts when it is read."""
+        """Return the first of `tensors` if it is a single partial value, whose reduction can be combined with that of the gradients."""
         first = self.tensors[0]
         if self.inputs is None and isinstance(first, GlobalTensor) and isinstance(first.placement, Partial) and self.roots[0].numel() == 1:
             return first
@@ -71,17 +71,17 @@ class BackwardPass:
     def value(self) -> torch.Tensor:
         """Return the rank's part of the loss, one number in the shape of its root, scaled as its gradient is."""
         part, factor = self.roots[0].detach(), self.factors[0]
-        if not factor:  # the part of a rank without samples may be anything
+        if not factor:  # the part of a rank without samples may be NaN
             return torch.zeros_like(part)
         return part if factor == 1.0 else part * factor
 
     def reach_too(self, leaves: Sequence[torch.Tensor]) -> None:
-        """Let the pass come to `leaves` as well, to which it adds zeros."""
+        """Add a root from which the pass reaches `leaves` too, with zero gradients."""
         self.roots.append(torch.stack([leaf.reshape(-1)[:1].sum() for leaf in leaves]).sum())
         self.gradients.append(torch.zeros_like(self.roots[-1]))
 
     def run(self, hooks: AbstractContextManager[None] | None, finish: Callable[[], None] | None) -> None:
-        """Run it, and then `finish`, within `hooks`."""
+        """Run the pass, and then `finish`, within the context `hooks`."""
         ends = None if self.inputs is None else [in_graph(tensor) for tensor in self.inputs]
         with hooks or nullcontext():
             self.original(self.roots, self.gradients, inputs=ends, **self.options)
@@ -90,7 +90,11 @@ class BackwardPass:
 
 
 class Computed:
-    """Tells when a backward pass has been computed: of what is called at its end, this is first, the reducer's waiting comes after."""
+    """Calls `tell` when the rank's own backward pass is computed.
+
+    It queues an engine callback at the first root's node. Callbacks run in order, so `tell` runs before the one of PyTorch's reducer, which
+    waits for the other ranks.
+    """
 
     def __init__(self, roots: Sequence[torch.Tensor], tell: Callable[[], None]) -> None:
         self._node = next((root.grad_fn for root in roots if root.grad_fn is not None), None)
@@ -109,7 +113,7 @@ class Computed:
 
 
 def scaled(part: torch.Tensor, start: torch.Tensor | None, factor: float) -> torch.Tensor | None:
-    """Return the gradient with which the backward pass begins at the rank's `part` of a root, in its shape; ``None``: one."""
+    """Return the initial gradient of the rank's `part` of a root, ``start * factor`` in its shape; ``None`` stands for 1."""
     if not part.requires_grad or factor == 1.0:
         return start
     return torch.full_like(part, factor) if start is None else start * factor

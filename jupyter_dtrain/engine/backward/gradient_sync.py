@@ -1,16 +1,14 @@
-"""Gradients of the global batch: every backward pass ends with the same ``.grad`` on all ranks.
+"""Synchronize gradients: every backward pass ends with the gradient of the global batch in ``.grad`` on all ranks.
 
-PyTorch's own reducer (the C++ part of DistributedDataParallel) does the work, overlapped with the backward pass, or on
-ranks that share memory `shared_memory`, behind it. It is driven from the backward pass and not from a wrapper's ``forward``:
-whatever computed the loss (a method, two models, tensors that belong to no module) the leaves of its graph say what has
-to be reduced.
+PyTorch's reducer (the C++ part of DistributedDataParallel) reduces during the backward pass. On CPU ranks that share memory, `comm` does
+so after it. Both are driven from the backward pass, not from a wrapper's ``forward``: the leaves of the loss's graph are what has to be
+reduced, whether a method, two models, or tensors of no module computed it.
 
-The reducer averages over ranks. A rank's part of the global batch enters before that, at the root of the graph: a mean
-over a share of weight *w* of the global batch is scaled by *w · world_size*. Averaging is linear and leaves what all
-ranks agree on as it is, so gradients accumulated over several backward passes come out right as well.
+The reducer averages over ranks. The rank's weight enters before that, at the root of the graph: a mean over a shard with weight *w* is
+scaled by *w · world_size*. Averaging is linear and leaves equal values unchanged, so accumulated gradients are right as well.
 
-The value of a loss travels with its gradients, as that of one leaf more which nobody else knows: a cell that reads it after the
-backward pass waits for nothing.
+The value of the loss is reduced together with its gradients, as the gradient of an additional leaf (the reducer's slot). A cell that reads
+it after the backward pass needs no further collective.
 """
 
 from __future__ import annotations
@@ -48,13 +46,14 @@ class GradientSync:
     ----------
     world_size : int
     weight_of : callable
-        Returns the rank's part of the global batch that the root of a graph was computed on.
+        Returns the weight of the rank's part of a root in the global batch.
     on_computed : callable
-        Told when the rank's own gradients are there, and those of other ranks are waited for.
+        Called when the rank's own gradients are computed, before it waits for other ranks.
     is_alike : callable
-        Returns whether all ranks have the same root, and will have the same gradients: an average of equal numbers may differ from them.
+        Returns whether a root, and so its gradients, are equal on all ranks. These are not averaged, as an average of equal numbers may
+        differ from them in the last digit.
     whole : callable, optional
-        Returns a tensor that spans the ranks as a whole, with its graph. ``None``: the cell sees the ranks' own numbers.
+        Returns the full tensor of a global one, with its graph. ``None``: there is no global view, the cell sees the ranks' own values.
     """
 
     def __init__(
@@ -71,20 +70,20 @@ class GradientSync:
         self._on_computed = on_computed
         self._leaves = ModelLeaves()
         self._reducers = ReducerCache()
-        self._nested: NestedPasses | None = None  # while a pass is under way
+        self._nested: NestedPasses | None = None  # while a pass is running
         self._noted: list[Noted] | None = None  # gradients before a pass that may fail
         self.sharded: ShardedGradients | None = None
 
     def register(self, module: nn.Module) -> None:
-        """Reduce the parameters of `module` together: a backward pass that reaches one of them may not reach all."""
+        """Reduce the parameters of `module` together, even if a backward pass reaches only some of them on this rank."""
         self._leaves.register(module)
 
     def exchange_by(self, exchange: GradientExchange) -> None:
-        """Let gradients that are averaged whole go by `exchange`. To be called before the first pass, on all ranks."""
+        """Average full gradients by `exchange`. Must be called before the first pass, on all ranks."""
         self._reducers.exchange = exchange
 
     def close(self) -> None:
-        """Drop the reducers. To be called before the process group is left."""
+        """Drop the reducers. Must be called before the process group is destroyed."""
         self._reducers.clear()
 
     def backward(
@@ -96,17 +95,17 @@ class GradientSync:
         inputs: Sequence[torch.Tensor] | None,
         **options: Any,
     ) -> None:
-        """Run `original` (``torch.autograd.backward``) on the rank's part and reduce what it adds to the leaves. Collective.
+        """Run `original` (``torch.autograd.backward``) on the rank's part and reduce the gradients of the leaves. A collective.
 
         Parameters
         ----------
         original : callable
         tensors : sequence of Tensor
-            The roots: losses ``()``, or of any shape with a gradient to begin with.
+            The roots: losses ``()``, or of any shape with an initial gradient.
         grad_tensors : sequence of Tensor or None
-            Of the roots' global shapes.
+            Initial gradients, in the roots' global shapes.
         inputs : sequence of Tensor, optional
-            The leaves that get gradients; ``None``: all that are reached.
+            The leaves that get gradients; ``None``: all that the pass reaches.
         **options
             The other arguments of the call.
         """
@@ -136,9 +135,9 @@ class GradientSync:
         return start_at(root, start, self._whole) if self._whole is not None else start
 
     def _on_all_ranks(self, one: BackwardPass) -> None:
-        """Run a pass as :meth:`_reduced`, whose error, which the cell would catch, all ranks raise.
+        """Run a pass as :meth:`_reduced` where the cell would catch its error: if a rank fails, all ranks raise its error.
 
-        Gradients are then what one process has of such a pass: those that it had come to are in them, and no others.
+        The gradients are then those of one process whose pass fails there: only leaves reached before the error have new ones.
         """
         failed: BaseException | None = None
         self._noted = []
@@ -156,7 +155,7 @@ class GradientSync:
             raise_if_any(failures, failed)
 
     def _reduced(self, one: BackwardPass) -> None:
-        """Run a pass, and reduce what it adds to the leaves."""
+        """Run a pass and reduce the gradients of its leaves, the sharded ones by `sharded`."""
         if self.sharded is not None:
             self.sharded.begins(one)
         reached = one.reached()
@@ -181,17 +180,17 @@ class GradientSync:
         *,
         complete_sharded: Callable[[], None] | None = None,
     ) -> None:
-        """Run a pass, which comes to `reached`, and leave the gradients of `wanted` whole on all ranks.
+        """Run a pass, which reaches `reached`, and leave the full gradients of `wanted` on all ranks.
 
-        `complete_sharded` exchanges those that are not whole, before these are.
+        `complete_sharded` reduces sharded gradients; it is called before the full ones are reduced.
         """
-        if not reached and (complete_sharded is None or not wanted):  # else another rank may come to some of `wanted`
+        if not reached and (complete_sharded is None or not wanted):  # else another rank may reach some of `wanted`
             self._run(one, leaves=(), finish=complete_sharded)
             return
         if self._noted is not None:
             self._noted += map(noted, self._leaves.ordered(wanted))
         for leaf in wanted:
-            if isinstance(leaf.grad, GlobalTensor) and self._whole is not None:  # the cell has set it, and the pass adds to it
+            if isinstance(leaf.grad, GlobalTensor) and self._whole is not None:  # set by the cell; the pass will add to it
                 leaf.grad = self._whole(leaf.grad).detach()
         if self._whole is not None and one.creates_graph:
             run_with_graph(one, self._leaves.ordered(wanted), self._whole, world_size=self._world_size)
@@ -206,10 +205,10 @@ class GradientSync:
             backward=one.original,
         )
         if len(wanted) != len(reached) and not reducer.may_lack_leaves:
-            # All were reached when the reducer was made, so it waits for each of them on every rank.
+            # The first pass reached all leaves, so this reducer waits for each of them on every rank.
             there = {id(leaf) for leaf in reached}
             one.reach_too([leaf for leaf in wanted if id(leaf) not in there])
-        # A reducer that waits for all of them adds zeros where nobody has anything; the other kind leaves those alone.
+        # A reducer that waits for all leaves gives zeros to those that no rank has reached; the other kind gives them nothing.
         untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer.prepare(one.roots, one.gradients, None if loss is None else one.value())
         hooks = hooks_after_reduction(wanted if reducer.may_lack_leaves else reached, one.original, create_graph=one.creates_graph)
@@ -233,7 +232,7 @@ class GradientSync:
         hooks: AbstractContextManager[None] | None = None,
         finish: Callable[[], None] | None = None,
     ) -> None:
-        """Run a pass that reduces `leaves`, and those that begin within it."""
+        """Run a pass that reduces `leaves`, and finish the backward passes nested in it."""
         if self.sharded is not None:
             one = self.sharded.around(one)
         nested = self._nested = NestedPasses(leaves)

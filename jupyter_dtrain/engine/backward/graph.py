@@ -1,4 +1,4 @@
-"""The graph that a backward pass goes through: the leaves at its ends, and what is on the way."""
+"""Walk the autograd graph of a backward pass: find its leaf tensors, and nodes with sparse gradients."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor
 
     Parameters
     ----------
+    roots : sequence of Tensor
     of : callable, optional
-        Returns the leaf that a node at the end of the graph adds to, ``None`` if it is not asked for. By default: if ranks share it.
+        Returns the leaf of an AccumulateGrad node, ``None`` to skip it. By default, leaves are skipped that belong to this rank alone.
     """
     leaf_of = of or _leaf_of
     leaves = {id(root): root for root in roots if root.grad_fn is None and root.requires_grad}
     for node in graph_nodes(roots):
-        if not node.next_functions:  # only a node that adds to a leaf has none and a variable
+        if not node.next_functions:  # of nodes without successors only AccumulateGrad has a `variable`
             variable = leaf_of(node)
             if variable is not None:
                 leaves[id(variable)] = variable
@@ -33,15 +34,15 @@ def leaves_of(roots: Sequence[torch.Tensor], *, of: Callable[[Any], torch.Tensor
 
 
 def has_sparse(roots: Sequence[torch.Tensor]) -> bool:
-    """Return whether a table is looked up in the graph of `roots` in such a way that its gradient is sparse."""
+    """Return whether the graph of `roots` has an embedding look-up with ``sparse=True``."""
     return any(getattr(node, "_saved_sparse", False) for node in graph_nodes(roots))
 
 
 def _leaf_of(node: Any) -> torch.Tensor | None:
-    """Return the leaf that a node of a graph adds to; ``None``: none whose gradient ranks share.
+    """Return the leaf of an AccumulateGrad node, ``None`` if its gradient must not be reduced over ranks.
 
-    A batch that requires gradients is the rank's own, and so is what a model has made for the samples of its share: coordinates to
-    differentiate by, say, which it has returned, or of which nobody has hold any more.
+    Not reduced are leaves of this rank alone: a batch that requires gradients, and tensors that a model has made for the samples of its
+    shard (coordinates to differentiate by), which it has returned, or to which only the graph still refers.
     """
     leaf = getattr(node, "variable", None)
     if leaf is None or isinstance(leaf, nn.Parameter):
@@ -53,13 +54,13 @@ def _leaf_of(node: Any) -> torch.Tensor | None:
 
 @cache
 def _held_by_nobody() -> int:
-    """Return how many references `_leaf_of` counts of a leaf that is in a graph and nowhere else."""
+    """Return the reference count that `_leaf_of` sees for a leaf to which only the graph refers."""
     node = (torch.ones(1, requires_grad=True) * 1.0).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
     leaf = node.variable  # type: ignore[union-attr]
     return sys.getrefcount(leaf)
 
 
 def any_leaf_of(node: Any) -> torch.Tensor | None:
-    """Return the leaf that a node of a graph adds to, whoever has it; ``None``: the node is no end of the graph."""
+    """Return the leaf of an AccumulateGrad node, ``None`` for other nodes."""
     leaf: torch.Tensor | None = getattr(node, "variable", None)
     return leaf

@@ -1,4 +1,4 @@
-"""Gradients that have a graph themselves (``create_graph=True``): the cell computes with them, and derives them again."""
+"""Backward passes with ``create_graph=True``, whose gradients the cell differentiates again."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ _grad = torch.autograd.grad
 def run_with_graph(
     one: BackwardPass, shared: Sequence[torch.Tensor], whole: Callable[[torch.Tensor], torch.Tensor], *, world_size: int
 ) -> None:
-    """Run a pass whose gradients have a graph, which a reducer cannot give them. A collective.
+    """Run a pass with ``create_graph=True``. A collective.
 
-    A pass of PyTorch's own adds the sums to the leaves, so that hooks see them, and the next pass finds what it would find otherwise.
+    A reducer's results have no graph. The gradients are therefore computed by ``torch.autograd.grad`` and averaged by differentiable
+    collectives. A second backward pass accumulates them into the leaves, so that hooks see them.
 
     Parameters
     ----------
     one : BackwardPass
     shared : sequence of Tensor
-        The leaves that ranks have in common, in an order that all agree on.
+        The leaves whose gradients are reduced, in the same order on all ranks.
     whole : callable
-        Returns a tensor that spans the ranks as a whole, with its graph.
+        Returns the full tensor of a global one, with its graph.
     world_size : int
     """
     kept = None if one.inputs is None else {id(tensor) for tensor in one.inputs}
     there = {id(leaf) for leaf in shared}
     own = [leaf for leaf in leaves_of(one.roots, of=any_leaf_of) if id(leaf) not in there and (kept is None or id(leaf) in kept)]
-    with hooks_set_aside(shared), torch._C.DisableTorchFunctionSubclass():  # a batch may be among its own leaves
+    with hooks_set_aside(shared), torch._C.DisableTorchFunctionSubclass():  # `own` may have a batch of the cell
         found: list[torch.Tensor | None] = [*_grad(one.roots, [*shared, *own], one.gradients, create_graph=True, allow_unused=True)]
     parts = list(zip(shared, found[: len(shared)], strict=True))
     reached = Exchange.total(torch.tensor([gradient is not None for _, gradient in parts], device="cpu")).tolist()

@@ -1,4 +1,4 @@
-"""Hooks of leaf tensors, run after the reduction of a backward pass, and passes within one."""
+"""Run hooks of leaf tensors after the reduction of a backward pass, and backward passes nested in another one."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from ..tensor.hooks_aside import hooks_set_aside, reached_instead, roots_above
 def hooks_after_reduction(
     leaves: Sequence[torch.Tensor], backward: Callable[..., None], *, create_graph: bool
 ) -> AbstractContextManager[None]:
-    """Run hooks of leaves after the reduction: they are to see the gradient of the global batch, not the rank's part of it.
+    """Return a context that runs hooks of `leaves` at its end: they must see the gradient of the global batch, not the rank's part.
 
-    A backward pass of their own, from the leaves' gradients, calls them as PyTorch does: each kind at its moment, those of several leaves
-    together, and in the order in which the leaves were reached.
+    A separate backward pass from the reduced gradients calls the hooks as PyTorch does: each kind at its moment, in the order in which the
+    leaves were reached.
     """
     hooked = [leaf for leaf in leaves if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
     return _after_reduction(hooked, backward, create_graph=create_graph) if hooked else nullcontext()
@@ -39,18 +39,28 @@ def _after_reduction(leaves: Sequence[torch.Tensor], backward: Callable[..., Non
             found = {id(leaf): leaf.grad for leaf in leaves}
             for leaf, (gradient, numbers) in zip(leaves, before, strict=True):
                 found[id(leaf)] = _given_back(gradient, numbers, found[id(leaf)])
-                leaf.grad = gradient  # that very tensor, to which the pass adds: the cell may have it under another name
+                leaf.grad = gradient  # the same object, to which the second pass adds: the cell may refer to it
     there = {id(leaf) for leaf in reached}
-    in_turn = [leaf for leaf in leaves[::-1] if id(leaf) not in there and found[id(leaf)] is not None]  # another rank has reached them
+    in_turn = [leaf for leaf in leaves[::-1] if id(leaf) not in there and found[id(leaf)] is not None]  # only other ranks have reached them
     in_turn += [leaf for leaf in reached if found[id(leaf)] is not None]
     if in_turn:
         backward(roots_above(in_turn), [found[id(leaf)] for leaf in in_turn], create_graph=create_graph)
 
 
 def _given_back(gradient: torch.Tensor | None, numbers: torch.Tensor | None, found: torch.Tensor | None) -> torch.Tensor | None:
-    """Give a gradient its `numbers` back, which may lie where the reducer writes, and return what was `found`, which lies elsewhere."""
+    """Restore the values of `gradient`, whose memory the reducer may have overwritten, and return `found`, copied if it is that memory.
+
+    Parameters
+    ----------
+    gradient : Tensor, optional
+        The leaf's gradient before the pass.
+    numbers : Tensor, optional
+        A copy of its values.
+    found : Tensor, optional
+        The leaf's gradient after the pass.
+    """
     if gradient is None or numbers is None or gradient.requires_grad or gradient.layout != torch.strided:
-        return found  # with a graph, or sparse, it is none that a reducer writes
+        return found  # a reducer never writes into gradients that have a graph or are sparse
     if found is not None and found.layout == torch.strided and found.untyped_storage().data_ptr() == gradient.untyped_storage().data_ptr():
         found = found.clone()
     with torch.no_grad():
@@ -58,42 +68,44 @@ def _given_back(gradient: torch.Tensor | None, numbers: torch.Tensor | None, fou
     return found
 
 
-# Backward passes within a backward pass: how PyTorch's reentrant activation checkpointing computes a part of the gradients.
+# Backward passes nested in another one: PyTorch's reentrant activation checkpointing computes a part of the gradients in this way.
 #
-# The reducer of the outer pass cannot be told of them: it counts the leaves of the graph that it was given, each once. So an inner pass
-# adds nothing to parameters. What it finds for them is kept, averaged over the ranks when the outer pass is over, and added then.
+# The outer pass's reducer does not know them: it expects each leaf of its graph exactly once. A nested pass therefore adds nothing to
+# parameters. Its gradients for them are kept, and averaged over the ranks and added after the outer pass.
 
 Gradients = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class NestedPasses:
-    """The backward passes within one.
+    """The backward passes nested in one outer pass.
 
     Parameters
     ----------
     leaves : sequence of Tensor
-        Those that the outer pass's reducer knows of.
+        The leaves that the outer pass's reducer reduces.
     """
 
     def __init__(self, leaves: Sequence[torch.Tensor]) -> None:
         self._leaves = leaves
         self._found: list[Gradients] = []
-        self._others: list[tuple[weakref.ref[torch.Tensor], torch.Tensor | None, torch.Tensor]] = []  # with what they had before
+        self._others: list[tuple[weakref.ref[torch.Tensor], torch.Tensor | None, torch.Tensor]] = []  # leaf, gradient before, new one
 
     def run(
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], leaves: list[torch.Tensor], **options: Any
     ) -> None:
-        """Run a pass from `roots` to `leaves`, of which those that belong to no model get their gradients at once.
+        """Run a nested pass from `roots` to `leaves`.
+
+        Gradients of parameters and of the outer reducer's leaves are kept for :meth:`finish`. All other leaves get theirs at once.
 
         Parameters
         ----------
         roots : sequence of Tensor
             The rank's parts, ``(b, …)`` each.
         gradients : sequence of Tensor or None
-            To begin with, of the roots' shapes.
+            Initial gradients, in the roots' shapes.
         leaves : list of Tensor
         **options
-            Of ``torch.autograd.grad``.
+            Options of ``torch.autograd.grad``.
         """
         options.pop("inputs", None)
         with hooks_set_aside(leaves):
@@ -105,13 +117,16 @@ class NestedPasses:
                 continue
             if isinstance(leaf, nn.Parameter) or id(leaf) in known:
                 kept.append((leaf, gradient))
-            else:  # an input, made for the pass, which ends with it; or else a tensor that the cell trains
+            else:  # an input that checkpointing has made, and drops after the pass, or a tensor that the cell trains
                 self._others.append((weakref.ref(leaf), leaf.grad, gradient))
                 leaf.grad = gradient if leaf.grad is None else leaf.grad + gradient
         self._found.append(kept)
 
     def finish(self, *, world_size: int) -> None:
-        """Average over the ranks what was found for parameters, and add it. A collective."""
+        """Average the gradients of the nested passes over the ranks and add them to the leaves. A collective.
+
+        It includes the leaves that got their gradients at once, if they still exist: tensors that the cell trains.
+        """
         others: Gradients = []
         for reference, before, gradient in reversed(self._others):
             if (leaf := reference()) is not None:
@@ -126,7 +141,7 @@ class NestedPasses:
 
 
 def _add(leaf: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Add to a leaf's gradient as a backward pass does, but past its node: the outer pass's reducer is told of what goes through that."""
+    """Add `gradient` to a leaf's and call its hooks, bypassing its AccumulateGrad node, where the outer pass's reducer has a hook."""
     for hook in list((leaf._backward_hooks or {}).values()):
         changed = hook(gradient)
         gradient = gradient if changed is None else changed

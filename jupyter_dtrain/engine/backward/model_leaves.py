@@ -1,4 +1,4 @@
-"""Parameters of the models that the cell trains: which belong together, and their order, the same on all ranks."""
+"""Parameters of the models that the cell trains: which belong to one model, and an order that is the same on all ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..module_tree import Found, IdentityMap, parameters_in
 
 
 class ModelLeaves:
-    """The models that are known, by their parameters."""
+    """The registered models, which can be looked up by parameter."""
 
     def __init__(self) -> None:
         self._models: list[weakref.ref[nn.Module]] = []
@@ -20,7 +20,7 @@ class ModelLeaves:
         self._parameters = Found(parameters_in)
 
     def register(self, module: nn.Module) -> None:
-        """Know `module`: a backward pass that reaches one of its parameters may not reach all."""
+        """Register `module`, so that its parameters are reduced together even if a backward pass reaches only some of them."""
         reference = weakref.ref(module)
         self._models.append(reference)
         for parameter in module.parameters():
@@ -28,7 +28,7 @@ class ModelLeaves:
                 self._model_of.set(parameter, reference)
 
     def with_siblings(self, reached: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Return `reached`, and behind them the other parameters of their models that require gradients."""
+        """Return `reached`, followed by the other parameters of their models that require gradients."""
         there = {id(leaf) for leaf in reached}
         models = {id(model): model for leaf in reached if (model := self._model(leaf)) is not None}
         rest = {
@@ -40,7 +40,7 @@ class ModelLeaves:
         return reached + list(rest.values())
 
     def ordered(self, leaves: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-        """Return `leaves` in an order that all ranks agree on: that of the known modules, then as reached."""
+        """Return `leaves` in an order that is the same on all ranks: parameters by registered module, then the rest as given."""
         first: dict[int, int] = {}
         for reference in self._models:
             model = reference()

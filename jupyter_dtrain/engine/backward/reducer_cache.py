@@ -1,4 +1,4 @@
-"""Which reducer a set of leaves gets, kept from pass to pass."""
+"""Choose a reducer for a set of leaves, and cache it from pass to pass."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from .gradient_exchange import GradientExchange
 from .gradient_reducers import BucketReducer, Reducer, SharedMemoryReducer
 
 MAX_REDUCERS = 8
-"""Sets of leaves whose reducer is kept: a search over models makes new ones without end, and each has buffers of its model's size."""
+"""Number of cached reducers. A search over models makes new sets of leaves all the time, and a reducer has buffers of its model's size."""
 
 
 class ReducerCache:
-    """The reducers of the sets of leaves that backward passes have come to last.
+    """The most recently used reducers, by set of leaves.
 
     Attributes
     ----------
     exchange : GradientExchange
-        How those that are made from now on average.
+        For the reducers that are made from now on.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class ReducerCache:
         self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
 
     def clear(self) -> None:
-        """Drop them. To be called before the process group is left."""
+        """Drop all reducers. Must be called before the process group is destroyed."""
         self._reducers.clear()
 
     def get(
@@ -44,19 +44,19 @@ class ReducerCache:
         complete: bool,
         backward: Callable[..., None],
     ) -> Reducer:
-        """Return the reducer of `leaves` and of the value of `loss`. A collective where there was none.
+        """Return the reducer for `leaves` and the value of `loss`. A collective if it is not cached.
 
         Parameters
         ----------
         leaves : list of Tensor
         loss : Tensor, optional
-            The rank's part, of one number.
+            The rank's part of the loss, one number.
         ordered : callable
-            Returns leaves in an order that all ranks agree on.
+            Returns leaves in an order that is the same on all ranks.
         is_sparse : callable
-            Whether this rank's backward pass has sparse gradients.
+            Returns whether this rank's backward pass has sparse gradients.
         complete : bool
-            Whether it reaches all leaves.
+            Whether this rank's pass reaches all leaves.
         backward : callable
             ``torch.autograd.backward``.
         """
@@ -78,7 +78,7 @@ class ReducerCache:
 def _reducer_for(
     leaves: list[torch.Tensor], slot: torch.Tensor | None, exchange: GradientExchange, *, is_sparse: bool, complete: bool
 ) -> Reducer:
-    """Return a new reducer of `leaves`: PyTorch's own unless the ranks share memory, or it cannot take the gradients. A collective.
+    """Return a new reducer for `leaves`: PyTorch's, unless the ranks share memory or it does not support the gradients. A collective.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ def _reducer_for(
     is_sparse : bool
         Whether this rank's backward pass has sparse gradients.
     complete : bool
-        Whether it reaches all leaves.
+        Whether this rank's pass reaches all leaves.
     """
     lacking = torch.tensor([not complete, is_sparse], dtype=torch.long, device="cpu")
     all_reduce(lacking)

@@ -1,4 +1,4 @@
-"""The seam to strategies that keep a part of each gradient."""
+"""The interface of strategies that shard gradients over the ranks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,29 @@ from .backward_pass import BackwardPass
 
 
 class ShardedGradients(Protocol):
-    """Reduces gradients of which each rank is to have a part: what a strategy fills, and `GradientSync` calls where one has."""
+    """Reduces gradients of which each rank keeps a shard. A strategy implements it, and `GradientSync` calls it."""
 
     def begins(self, one: BackwardPass) -> None:
-        """Be told of a pass before its leaves are known; raise where it cannot be gone through. The same on all ranks."""
+        """Check a pass before its leaves are determined; raise if it is not supported, on all ranks alike."""
 
     def around(self, one: BackwardPass) -> BackwardPass:
-        """Return the pass to run in the place of `one`: with what ranks are to do for each other beside it. Collective."""
+        """Return the pass to run in place of `one`, which may include work for other ranks. A collective."""
 
     def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of `leaves` whose gradients are such. Collective."""
+        """Return those of `leaves` whose gradients are sharded. A collective."""
 
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
-        """Reduce those of `wanted` in a pass that comes to `reached` on this rank, until the end of the ``with`` block. Collective.
+        """Reduce the sharded gradients of `wanted` in a pass, until the end of the ``with`` block. A collective.
 
-        What is given is to be called when the pass is over, before anything else is exchanged.
+        Parameters
+        ----------
+        wanted : sequence of Tensor
+            The leaves with sharded gradients.
+        reached : sequence of Tensor
+            Those that the pass reaches on this rank.
+
+        Returns
+        -------
+        context manager
+            Its value must be called after the pass, before any other collective.
         """
