@@ -1,1 +1,1 @@
-"""What is drawn at random, drawn as one process would draw it."""
+"""Random numbers on the ranks, drawn as one process would draw them."""

@@ -1,4 +1,4 @@
-"""Random generators that an object holds, or its code uses: found, read and set."""
+"""Find the random generators that an object holds or its code uses, and get and set their states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _DEPTH, _WIDTH, _MOST = 8, 64, 2000
 
 
 def state_of(generator: object) -> Any:
-    """Return the state of a generator of random numbers, ``None`` for what is none."""
+    """Return the state of a random generator (PyTorch, NumPy or Python), ``None`` for any other object."""
     match generator:
         case torch.Generator():
             return generator.get_state()
@@ -36,7 +36,7 @@ def state_of(generator: object) -> Any:
 
 
 def set_state(generator: Any, state: Any) -> None:
-    """Let a generator go on from a state."""
+    """Set the state of a random generator to one that :func:`state_of` has returned."""
     match generator:
         case np.random.Generator():
             generator.bit_generator.state = state
@@ -47,9 +47,9 @@ def set_state(generator: Any, state: Any) -> None:
 
 
 def generators_in(value: object) -> list[Any]:
-    """Return the generators that an object holds, itself or in what it is made of, or that the user's functions in it use.
+    """Return the generators among an object, its parts, and the variables that the user's functions in it use.
 
-    Not those deep inside of large containers.
+    The search is bounded in depth and in the number of objects: generators deep inside large containers are not found.
     """
     found: list[Any] = []
     seen: set[int] = set()
@@ -81,7 +81,7 @@ def _parts(value: object) -> Iterator[object]:
 
 
 def _of_classes(kind: type) -> Iterator[object]:
-    """Yield the methods and generators in a class and in those that it inherits from, where they are the user's."""
+    """Yield the methods and generators in the attributes of a class and its bases, as far as these are the user's classes."""
     for owner in kind.__mro__:
         if is_users_module(str(owner.__module__)):
             parts = (getattr(part, "__func__", part) for part in vars(owner).values())
@@ -89,7 +89,7 @@ def _of_classes(kind: type) -> Iterator[object]:
 
 
 def _used_by(function: FunctionType) -> Iterator[object]:
-    """Yield what a function of the user's uses: from around it, and by its names what is made of the user's classes and functions."""
+    """Yield the closure variables of a user's function, and the globals it names that are generators, functions or of user classes."""
     if not is_users(function.__code__.co_filename):
         return
     yield from closed_over(function)

@@ -1,12 +1,12 @@
-"""What a model draws at random, drawn as one process would draw it for the whole batch.
+"""Random draws inside models, equal to those of one process on the global batch.
 
-A model on a share sees a part of the batch. Its dropout masks and its noise are drawn for the whole batch, by every rank, from the
-stream of the cell, which is the notebook's own; each rank takes its rows. So the draws, and the stream afterwards, are those of one
-process. Which dim of a draw has the rows is told by its size at the model's first call; where two dims could be meant, or the draw could as
-well be one of the model's own (noise on weights), by a call with one sample more, after which that first call is made again.
+A model on a shard sees only a part of the batch. Every rank therefore draws dropout masks and noise for the global batch, from the cell's
+random stream (the notebook's own), and takes its rows. The draws and the stream afterwards are those of one process. The sizes at the
+model's first call tell which dim of a draw has the samples. If they are ambiguous, or the draw may have no samples (noise on weights), a
+second call with one more sample tells it. The first call is repeated if it has drawn differently.
 
-A model that draws in other ways (`sampling_ops` says which) is given the whole batch, as is one that looks at random states
-itself; activation checkpointing alone may (`recomputed_draws`).
+A model that draws in other ways (see `sampling_ops`) gets the full batch. So does one that reads random states itself, except by activation
+checkpointing (`recomputed_draws`).
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ _SEEDING = ("manual_seed", "seed")
 
 
 class ModelSampling:
-    """What is known of the draws of each model.
+    """The draws of each model: learned at its first call, then used for each further call.
 
     Parameters
     ----------
     stream : ModelStream
     on_apart : callable
-        Told that ranks have drawn differently.
+        Called when the cell's random streams of the ranks have diverged.
     on_unknown : callable
-        Told the class of a model of whose draws it cannot be told which are for which samples.
+        Called with the class name of a model whose sample dims cannot be determined.
     """
 
     def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None], on_unknown: Callable[[str], None]) -> None:
         self._stream, self._on_apart, self._on_unknown = stream, on_apart, on_unknown
-        self._known: IdentityMap[dict[bool, SampleSites]] = IdentityMap()  # per model, in training and in evaluation
+        self._known: IdentityMap[dict[bool, SampleSites]] = IdentityMap()  # per model, by `training`
         self._current: GlobalSampling | None = None
         self._used = False  # since the ranks' streams were compared
         self._off = False
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Notice models that look at random states, until the end of the ``with`` block."""
+        """Detect models that read or seed random states, until the end of the ``with`` block."""
 
         def looked() -> None:
             if self._current is not None:
@@ -81,38 +81,40 @@ class ModelSampling:
             yield
 
     def knows(self, module: nn.Module) -> bool:
-        """Return whether the draws of a model are known, in the mode (training or evaluation) that it is in."""
+        """Return whether the draws of a model are known in its current mode (training or evaluation)."""
         return self._off or module.training in (self._known.get(module) or ())
 
     def sites(self, module: nn.Module) -> SampleSites | None:
-        """Return the draws of a model in the mode that it is in; ``None`` where they are not known, or there are none."""
+        """Return the draws of a model in its current mode, ``None`` if they are unknown or there are none."""
         return (self._known.get(module) or {}).get(module.training) or None
 
     @property
     def current(self) -> GlobalSampling | None:
-        """What draws for the model that is being called; ``None``: it draws nothing, or from the rank's stream."""
+        """The mode that draws for the model being called; ``None`` if it draws nothing, or from the rank's stream."""
         return self._current
 
     def is_per_rank(self, module: nn.Module) -> bool:
-        """Return whether what a model draws, in the mode that it is in, is the rank's own."""
+        """Return whether a model in its current mode draws from the rank's own stream."""
         return self._off or (self._known.get(module) or {}).get(module.training) is None
 
     @contextmanager
     def drawing(self, module: nn.Module, placement: Shard) -> Iterator[GlobalSampling | None]:
-        """Let what `module` draws until the end of the ``with`` block be drawn for the whole batch; ``None``: it is the rank's own.
+        """Draw for the global batch what `module` draws, until the end of the ``with`` block.
+
+        The value of the context is the mode that draws, or ``None`` if the model draws nothing or from the rank's stream.
 
         Raises
         ------
         RngChanged
-            It draws, and was known not to (a dropout of 0 that has become more, noise after a warm-up), or it draws what is not followed.
-            What it draws is to be learned.
+            At the end, if a model that was known to draw nothing has drawn (a dropout raised from 0, noise after a warm-up), or if it has
+            drawn by an operation that is not followed. What was learned is forgotten.
         """
         known = self.knows(module)
         sites = None if self._off else (self._known.get(module) or {}).get(module.training)
         if known and not sites:
             then = self._stream.other
             yield None
-            # All ranks come to this: they run the same code.
+            # All ranks raise it, as they run the same code.
             if sites is not None and not self._stream.other.is_same(then):
                 self._forget(module)
             return
@@ -127,7 +129,7 @@ class ModelSampling:
             self._forget(module)
 
     def _forget(self, module: nn.Module) -> NoReturn:
-        """Forget what is known of a model's draws in the mode that it is in, and have it called for a first time again."""
+        """Forget a model's draws in its current mode and raise RngChanged, so that its next call is a first call again."""
         (self._known.get(module) or {}).pop(module.training, None)
         raise RngChanged
 
@@ -139,16 +141,23 @@ class ModelSampling:
         of_ranks: Sequence[Drawn | None],
         one_more: Callable[[TorchFunctionMode], object],
     ) -> bool:
-        """Learn from a model's first call what it draws; return whether that call has drawn right. A collective.
-
-        Where it cannot be told what is whose (`is_per_rank` afterwards), nothing is learned.
+        """Learn from a model's first call what it draws. A collective if the shapes of the draws are ambiguous.
 
         Parameters
         ----------
-        of_ranks : sequence of Drawn
-            What each rank has drawn; ``None`` where something in the model looked at random states, or not all that it drew was followed.
+        module : nn.Module
+        placement : Shard
+            Of the batch that it was called on.
+        of_ranks : sequence of Drawn or None
+            The draws of each rank. ``None``: the model has read random states, or a draw was not followed.
         one_more : callable
-            Calls the model with one sample more, under a mode.
+            Calls the model with one more sample, under the mode that it gets.
+
+        Returns
+        -------
+        bool
+            Whether the first call has drawn along the right dims. ``False`` also if the sample dims cannot be determined: nothing is
+            learned then, and `is_per_rank` is true.
         """
         dims: list[int | None] | None = None
         drew = [of_rank for of_rank in of_ranks if of_rank is not None]
@@ -160,7 +169,7 @@ class ModelSampling:
                 watching = Watching(drew[0])
                 one_more(watching)
                 dims = dims_of(sites, Exchange.objects(watching.drawn), sizes)
-            if dims is None:  # it came by other draws
+            if dims is None:  # the second call has drawn differently
                 dims = guesses(sites, sizes)
         if dims is None:
             self._on_unknown(type(module).__name__)
@@ -170,7 +179,7 @@ class ModelSampling:
         return all(drawn.dims == dims for drawn in drew)
 
     def agree(self) -> None:
-        """Go on from one state of the cell's stream, whatever models have drawn. A collective."""
+        """Compare the cell's random stream between ranks; if it has diverged, set rank 0's on all. A collective, if a model has drawn."""
         if not self._used:
             return
         self._used = False
@@ -181,10 +190,10 @@ class ModelSampling:
             Exchange.objects(state)[0].set()
 
     def state_dict(self) -> list[tuple[nn.Module, dict[bool, SampleSites]]]:
-        """Return what a run that goes on from here has to know."""
+        """Return the learned draws, for a snapshot."""
         return list(self._known.items())
 
     def load_state_dict(self, state: Iterable[tuple[nn.Module, dict[bool, SampleSites]]]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Restore what :meth:`state_dict` returned."""
         for module, sites in state:
             self._known.set(module, sites)

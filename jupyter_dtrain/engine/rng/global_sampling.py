@@ -1,4 +1,4 @@
-"""What is drawn for the whole batch, of which the rank takes its rows."""
+"""Function modes that record a model's random draws, and draw for the global batch while the model sees a shard."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .sample_sites import Drawn, SampleSites, Site, guess
 from .sampling_ops import DROPS, Kind, Rows, Shape, draws_by_value, kind_of
 from .streams import ModelStream, TorchState
 
-_FEW = 64  # entries of a draw that a model may look at to decide what it does
+_FEW = 64  # a model may branch on a draw of at most this many entries: its value is recorded
 
 
 class Watching(TorchFunctionMode):
-    """Notes the draws of a model.
+    """Function mode that records the draws of a model.
 
     Parameters
     ----------
     again : Drawn, optional
-        What the model has drawn before: values without samples are those.
+        An earlier call's draws. Small draws without samples get the same values again.
 
     Attributes
     ----------
     drawn : list of Site
     shuffles : bool
-        Whether it drew an order, of samples perhaps, or what takes as many numbers from the stream as the samples say.
+        Whether the model drew a permutation, which may be one of samples, or by an operation whose use of the stream depends on values.
     """
 
     def __init__(self, again: Drawn | None = None) -> None:
@@ -39,7 +39,7 @@ class Watching(TorchFunctionMode):
         self._again = again
 
     def __torch_function__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Run `func`, noting what it draws."""
+        """Run `func` and record it if it draws."""
         kwargs = kwargs or {}
         if func in BODIES:
             with self:
@@ -52,7 +52,7 @@ class Watching(TorchFunctionMode):
         return self.draw(kind, Site(func.__name__, shape), func, args, kwargs)
 
     def draw(self, _kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `func`, which draws."""
+        """Run `func`, which draws, and record it as `site`."""
         number, again = len(self.drawn), self._again
         self.drawn.append(site)
         result = func(*args, **kwargs)
@@ -63,28 +63,29 @@ class Watching(TorchFunctionMode):
 
 
 class GlobalSampling(Watching):
-    """Draws for the whole batch while a model is called on the rank's part; between draws the rank's stream is in use.
+    """Function mode that draws for the global batch while a model is called on a shard.
+
+    PyTorch's generators have the rank's stream; for each draw they are switched to the cell's.
 
     Parameters
     ----------
     loaded : slice
         The samples of the batch that the model is called on.
     total : int
-        How many samples the batch has.
+        Samples of the global batch.
     stream : ModelStream
-        Exchanges the rank's stream for the cell's, for a draw.
+        Switches between the rank's and the cell's stream.
     sites : SampleSites, optional
-        What is known of the model's draws; ``None``: they are guessed.
+        The known draws of the model. ``None``: sample dims are guessed from shapes.
 
     Attributes
     ----------
     dims : list of int or None
-        Along which dim each draw had the samples.
+        Sample dim of each draw, ``None`` for a draw without samples.
     per_rank : bool
-        Whether what the model draws from then on is the rank's own: something looked at random states, or a shape does not tell whose
-        rows are whose.
+        Whether further draws come from the rank's stream, because the model has read random states, or a shape does not fit the samples.
     looked : bool
-        Whether something in the model looked at random states.
+        Whether the model has read random states.
     """
 
     def __init__(self, loaded: slice, total: int, stream: ModelStream, sites: SampleSites | None) -> None:
@@ -98,19 +99,19 @@ class GlobalSampling(Watching):
 
     @property
     def result(self) -> Drawn | None:
-        """What was drawn for the whole batch, after the model's call; ``None`` where not all was."""
+        """The draws, after the model's call; ``None`` if some were not made for the global batch."""
         return None if self.per_rank or self.has_drawn_apart() else Drawn(self.drawn, self.dims, self._values)
 
     def has_drawn_apart(self) -> bool:
-        """Return whether the model's call has looked at random states, or has drawn what is not followed, from the rank's stream."""
+        """Return whether the model has read random states, or has drawn from the rank's stream by an operation that is not followed."""
         return self.looked or (not self.per_rank and not self._stream.other.is_same(self._then))
 
     def look(self) -> None:
-        """Note that something in the model looks at random states."""
+        """Record that the model reads or seeds random states."""
         self.per_rank = self.looked = True
 
     def draw(self, kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Draw for the whole batch, and return the rank's part."""
+        """Draw for the global batch and return the rank's rows; a draw without samples is made once, equal on all ranks."""
         dim = None if self.per_rank else self._dim(site)
         if self.per_rank:
             return func(*args, **kwargs)
@@ -128,12 +129,12 @@ class GlobalSampling(Watching):
             self._stream.switch()
 
     def go_on_as(self, loaded: slice, drawn: Sequence[Site], dims: Sequence[int | None]) -> None:
-        """Go on as a rank whose samples are `loaded` does, after `drawn` along `dims`."""
+        """Continue as a rank with the samples `loaded` would after the draws `drawn`, whose sample dims are `dims`."""
         self._loaded, self._num_samples = loaded, loaded.stop - loaded.start
         self.drawn, self.dims = list(drawn), list(dims)
 
     def replay(self) -> Callable[[], GlobalSampling]:
-        """Return what makes a mode that goes on as this one does from now on."""
+        """Return a factory of modes that draw from the current state on as this one does."""
         cell, drawn, dims = self._stream.other, list(self.drawn), list(self.dims)
 
         def made() -> GlobalSampling:
@@ -148,7 +149,7 @@ class GlobalSampling(Watching):
             return guess(site.shape, self._num_samples)
         try:
             dim = self._sites.dim(len(self.drawn), site)
-        except KeyError:  # the first call did not come by here
+        except KeyError:  # a draw that the first call did not make
             return guess(site.shape, self._num_samples)
         self.per_rank = dim is not None and site.shape[dim] % self._num_samples > 0
         return dim
@@ -159,7 +160,7 @@ class GlobalSampling(Watching):
 
 
 class _Replayed(ModelStream):
-    """The cell's stream as it was once, beside the one in use."""
+    """A `ModelStream` whose other stream is a recorded state of the cell's."""
 
     def __init__(self, cell: TorchState) -> None:
         self.other = cell
@@ -168,5 +169,5 @@ class _Replayed(ModelStream):
 class RngChanged(NeedsFullBatch):
     """A model has drawn that had not drawn in its first call.
 
-    Found by where the rank's stream is after a call, which takes 2 us and sees all draws; to watch each operation would take longer.
+    Detected by the state of the rank's stream after a call. That takes 2 us and sees all draws; a function mode would cost more.
     """

@@ -1,7 +1,8 @@
-"""Draws that are made again in a backward pass: activation checkpointing keeps nothing of a part of a model but the random state before it.
+"""Repeat random draws when activation checkpointing recomputes a part of a model in the backward pass.
 
-That is the state of the rank's stream, between draws. What the part has drawn for the whole batch came from the cell's stream, so the state
-is handed out with what it takes to draw so again, and where it is set, draws are made that way until the state from before is set back.
+Checkpointing saves the random state before the part and restores it for the recomputation. That is the state of the rank's stream, but the
+part has drawn for the global batch from the cell's stream. The state tensor from ``torch.get_rng_state`` therefore carries a factory of a
+mode. When ``torch.set_rng_state`` gets this tensor, it enters the mode, until the state from before is restored.
 """
 
 from __future__ import annotations
@@ -20,35 +21,35 @@ _CHECKPOINT, _FORK = "torch.utils.checkpoint", "torch.random"
 
 
 class Mode(Protocol):
-    """Draws for the whole batch while it is entered."""
+    """A mode that draws for the global batch while it is entered."""
 
     def __enter__(self) -> Any: ...
 
     def __exit__(self, *_: Any) -> None: ...
 
     def replay(self) -> Callable[[], Mode]:
-        """Return what makes a mode that goes on as this one does from now on."""
+        """Return a factory of modes that draw from the current state on as this one does."""
         ...
 
 
 class RecomputedSampling:
-    """Lets what is computed again draw again.
+    """Lets recomputed parts of a model repeat their draws.
 
     Parameters
     ----------
     keep : callable
-        Returns what makes a mode in which draws are made as in the model from now on; ``None`` where none draws for the whole batch.
+        Returns a factory of modes that draw as the model does from now on, ``None`` if no model draws for the global batch.
     looked : callable
-        Told that something else has looked at random states.
+        Called when other code than checkpointing reads or sets random states.
     """
 
     def __init__(self, keep: Callable[[], Callable[[], Mode] | None], looked: Callable[[], None]) -> None:
         self._keep, self._looked = keep, looked
-        self._modes: list[Mode] = []  # under way
+        self._modes: list[Mode] = []  # entered, outermost first
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Watch who takes and sets random states, until the end of the ``with`` block."""
+        """Replace ``torch.get_rng_state`` and ``set_rng_state`` until the end of the ``with`` block."""
         get, put = torch.get_rng_state, torch.set_rng_state
 
         @wraps(get)

@@ -1,4 +1,4 @@
-"""Where the samples of a batch are in what a model draws: told from the shapes of its draws on all ranks, with no tensor at hand."""
+"""Determine the sample dim of each random draw of a model, from the shapes of the draws on all ranks alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .sampling_ops import DROPS, Shape
 
 @dataclass(frozen=True)
 class Site:
-    """A draw of a model: the function that drew, and the shape on this rank."""
+    """A draw of a model: the name of the function, and the shape on this rank."""
 
     function: str
     shape: Shape
@@ -20,12 +20,15 @@ class Site:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a rank drew in one call of a model, and along which dim of each draw it took the samples to be.
+    """The draws of a rank in one call of a model.
 
     Attributes
     ----------
+    sites : list of Site
+    dims : list of int or None
+        Sample dim that the rank has assumed for each draw.
     values : dict of int to torch.Tensor
-        Of small draws without samples, by their number.
+        Values of small draws without samples, by index.
     """
 
     sites: list[Site]
@@ -34,7 +37,7 @@ class Drawn:
 
 
 class SampleSites:
-    """The draws of a model, in order, and along which dim of each the samples are: ``None`` along none."""
+    """The draws of a model in order, and the sample dim of each; ``None`` for a draw without samples."""
 
     def __init__(self, sites: Sequence[Site], dims: Sequence[int | None]) -> None:
         self._sites, self._dims = tuple(sites), tuple(dims)
@@ -46,7 +49,7 @@ class SampleSites:
         return len(self._sites)
 
     def dim(self, index: int, site: Site) -> int | None:
-        """Return the dim of the samples in the draw `site`, the call's number `index`. Raises KeyError where it is not known."""
+        """Return the sample dim of `site`, the draw number `index` of a call. KeyError if it is unknown."""
         kind = site.function, len(site.shape)
         dims = self._by_kind[kind]
         if len(dims) == 1:
@@ -58,7 +61,7 @@ class SampleSites:
 
 
 def guess(shape: Shape, num_samples: int) -> int | None:
-    """Return the dim of the samples that a shape suggests."""
+    """Return the dim whose size suggests the samples: `num_samples`, or for dim 0 a multiple of it. ``None`` if there is none."""
     exact = [dim for dim, size in enumerate(shape) if size == num_samples]
     if exact:
         return exact[0]
@@ -66,14 +69,14 @@ def guess(shape: Shape, num_samples: int) -> int | None:
 
 
 def dims_of(sites: Sequence[Sequence[Site]], more: Sequence[Sequence[Site]] | None, sizes: Sequence[int]) -> list[int | None] | None:
-    """Return along which dim each draw has the samples, from what all ranks drew; ``None`` where that cannot be told.
+    """Return the sample dim of each draw, ``None`` in place of the list if one is ambiguous.
 
     Parameters
     ----------
     sites : sequence of sequence of Site
-        Of each rank.
+        The draws of each rank.
     more : sequence of sequence of Site, optional
-        Of each rank with one sample more; ``None``: go by the shapes alone.
+        The draws of each rank in a call with one more sample. ``None``: use `sites` alone.
     sizes : sequence of int
         Samples of each rank.
     """
@@ -88,7 +91,7 @@ def dims_of(sites: Sequence[Sequence[Site]], more: Sequence[Sequence[Site]] | No
         if more is not None:
             wider = [of_rank[index].shape for of_rank in more]
             found = [dim for dim in found if _grows(shapes, wider, sizes, dim)]
-        elif site.function in DROPS:  # weights are seldom dropped
+        elif site.function in DROPS:  # dropout is rarely applied to weights
             found = [dim for dim in found if dim is not None and site.shape[dim] == sizes[0]] or found
         if len(found) != 1:
             return None
@@ -97,7 +100,7 @@ def dims_of(sites: Sequence[Sequence[Site]], more: Sequence[Sequence[Site]] | No
 
 
 def guesses(sites: Sequence[Sequence[Site]], sizes: Sequence[int]) -> list[int | None] | None:
-    """Return along which dim each draw has the samples as far as sizes suggest it; ``None`` where they say that it is something else."""
+    """Return the most likely sample dim of each draw by sizes; ``None`` in place of the list if the ranks' draws do not correspond."""
     if any([site.function for site in of_rank] != [site.function for site in sites[0]] for of_rank in sites):
         return None
     dims: list[int | None] = []
@@ -111,7 +114,7 @@ def guesses(sites: Sequence[Sequence[Site]], sizes: Sequence[int]) -> list[int |
 
 
 def _scaling(shapes: Sequence[Shape], sizes: Sequence[int]) -> Iterator[int]:
-    """Yield the dims whose sizes are the same multiple of each rank's samples, where the others are equal."""
+    """Yield the dims whose sizes are the same multiple of each rank's samples, if all other dims are equal on all ranks."""
     for dim in range(min(map(len, shapes))):
         rest = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
         units = {divmod(shape[dim], size) for shape, size in zip(shapes, sizes, strict=True)}

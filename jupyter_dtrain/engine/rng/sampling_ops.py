@@ -1,7 +1,7 @@
-"""Ways to draw at random, and how each is drawn for the whole batch where a model draws for the rank's part.
+"""PyTorch's random operations, and how to run each for the global batch when a model calls it for the rank's shard.
 
-`drawing` is who uses them. Not here is what PyTorch draws where Python cannot see it (dropout between layers over packed sequences,
-scripted modules), or as many numbers as the values of all samples say (``nn.RReLU``). What draws so is given the whole batch.
+`global_sampling` uses the table. It lacks draws that Python cannot see (dropout between layers over packed sequences, scripted modules) and
+operations whose use of the random stream depends on values (``nn.RReLU``). A model with such draws gets the full batch.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Draw = Callable[[Any, tuple[Any, ...], dict[str, Any], "Rows"], Any]
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the samples of a batch are in a draw: along `dim`, the rank's in `own`; all ranks' make `total`."""
+    """The samples in a draw: along `dim`, the rank's entries in the slice `own`, `total` entries for all ranks."""
 
     dim: int
     own: slice
     total: int
 
     def widened(self, shape: Sequence[int]) -> list[int]:
-        """Return the shape of the draw for the whole batch."""
+        """Return the shape of the draw for the global batch."""
         return [self.total if dim == self.dim else size for dim, size in enumerate(shape)]
 
     def of(self, whole: torch.Tensor) -> torch.Tensor:
@@ -37,11 +37,11 @@ class Rows:
         return whole[at(self.dim, self.own)]
 
     def blank(self, part: torch.Tensor, *, with_gaps: bool = False) -> torch.Tensor:
-        """Return a tensor ``(B, …)`` for the whole batch, laid out in memory as `part` ``(b, …)`` is; its values are any."""
+        """Return an uninitialized tensor ``(B, …)`` for the global batch, with the memory layout of `part` ``(b, …)``."""
         return blank_like(part, self.dim, self.total, with_gaps=with_gaps)
 
     def spread_all(self, value: Any) -> Any:
-        """Return `value` for the whole batch, ``(B, …)``, if it has rows ``(b, …)``: the rank's in their place, and ones elsewhere."""
+        """Return `value` ``(b, …)`` as ``(B, …)``, with ones for the other ranks' rows; any other value is returned as it is."""
         size = self.own.stop - self.own.start
         if not isinstance(value, torch.Tensor) or value.dim() <= self.dim or value.shape[self.dim] != size:
             return value
@@ -55,7 +55,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Kind:
-    """A way to draw: the shape that is drawn (``None``: nothing is), and how to draw it for the whole batch."""
+    """A random operation: a function for the shape that it draws (``None``: nothing), and one that draws for the global batch."""
 
     shape: Callable[[tuple[Any, ...], dict[str, Any]], Shape | None]
     draw: Draw
@@ -130,7 +130,7 @@ def _integers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Ro
 
 
 def _dropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows) -> Any:
-    """Dropout multiplies: what it makes of ones is its mask, scaled. Where it adds as well, it is given the rank's rows among zeros."""
+    """Dropout: of ones, it returns the scaled mask, which is sliced. Alpha dropout also adds, so it gets the rank's rows among zeros."""
     options = dict(kwargs)
     tensor = args[0] if args else options.pop("input")
     in_place = args[3] if len(args) > 3 else options.pop("inplace", False)
@@ -144,7 +144,7 @@ def _dropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Row
 
 
 def _attention(_func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows) -> Any:
-    """Attention with dropout: PyTorch's own computation for it on CPUs takes the mask that we draw."""
+    """Attention with dropout: PyTorch's CPU implementation takes a dropout mask, which is drawn here."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = dict(zip(names, args, strict=False)) | kwargs
     shape = _of_attention(args, kwargs)
@@ -152,7 +152,7 @@ def _attention(_func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: 
     query, dropped = given["query"], given["dropout_p"]
     mask = rows.of(torch.empty(rows.widened(shape), dtype=query.dtype).bernoulli_(1 - dropped)).bool()
     seen = given.get("attn_mask")
-    if seen is not None and seen.dtype == torch.bool:  # what is below `F.scaled_dot_product_attention` would add it as a number
+    if seen is not None and seen.dtype == torch.bool:  # the function below would add a boolean mask as numbers
         seen = torch.zeros_like(seen, dtype=query.dtype).masked_fill_(seen.logical_not(), -torch.inf)
     return torch.ops.aten._scaled_dot_product_attention_math(
         query,
@@ -168,7 +168,7 @@ def _attention(_func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: 
 
 
 def _of_layers(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Shape | None:
-    """Shape of the dropout between the layers of a recurrent network: steps by samples by features."""
+    """Shape of the dropout between the layers of a recurrent network: (steps, samples, features)."""
     if len(args) != 9 or not isinstance(args[0], torch.Tensor) or args[0].dim() != 3:  # packed sequences, or one sequence
         return None
     rows, _, weights, has_biases, num_layers, dropped, training, bidirectional, batch_first = args
@@ -203,7 +203,7 @@ def _layers(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows
 
 
 def _by_row(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Rows) -> Any:
-    """Draws with a distribution per element: the others' are of no matter, but for how many they are."""
+    """Draws with a distribution per element: of other ranks' elements only the number matters, not the distribution."""
     with torch.no_grad():
         drawn = func(*map(rows.spread_all, args), **kwargs)
     return rows.of(drawn).clone()
@@ -236,13 +236,13 @@ DROPS = frozenset(function.__name__ for function, kind in _KINDS.items() if kind
 
 
 def draws_by_value(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Return whether `func` draws an order, or as many numbers for an element as its value says: a rank's rows tell too little."""
+    """Return whether `func` draws a permutation, or its use of the stream depends on values, so that a shard is not enough."""
     training = args[3] if len(args) > 3 else kwargs.get("training")
     return func in _BY_VALUE or (func in (F.rrelu, torch.rrelu, torch.rrelu_) and bool(training))
 
 
 def kind_of(func: Any, args: tuple[Any, ...]) -> Kind | None:
-    """Return how `func` draws; ``None``: it does not, or nobody knows."""
+    """Return how `func` draws, ``None`` if it does not, or by none of the known ways."""
     if func is torch.normal and any(isinstance(arg, torch.Tensor) for arg in args[:2]):
         return _BY_ELEMENT if all(isinstance(arg, torch.Tensor) and arg.shape == args[0].shape for arg in args[:2]) else None
     return _KINDS.get(func)

@@ -1,4 +1,4 @@
-"""Generators that the cell makes without a seed: each engine would seed its own, and all are to draw the same numbers."""
+"""Seed generators that the cell makes without a seed: all ranks must draw the same numbers, so they need the same entropy."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ import torch.utils.data
 from ...system.patches import patched
 from ..user_frames import users_line
 
-# What is drawn there belongs to a sample, which one engine loads, and to files, whose names are to differ.
+# Code with entropy of its own on each rank: data loading, as each sample is loaded by one rank, and names of temporary files.
 _APART = (str(Path(torch.utils.data.__file__).parent), tempfile.__file__)
 
 
 class CommonEntropy:
-    """Gives what asks for entropy the same on every rank, where the cell's thread does so.
+    """Gives the same entropy on every rank to requests from the cell's thread.
 
-    A place in the user's text gets a sequence of its own: what rank 0 alone does takes nothing away from the others' places.
+    Each line of the user's code has its own sequence, so requests of rank 0 alone do not shift the sequences of other lines.
 
     Parameters
     ----------
@@ -43,17 +43,17 @@ class CommonEntropy:
         self._thread = threading.get_ident()
 
     def state_dict(self) -> dict[tuple[str, int], int]:
-        """Return how often it was asked, by place."""
+        """Return the number of requests by line of the user's code."""
         return dict(self._asked)
 
     def load_state_dict(self, state: Mapping[tuple[str, int], int]) -> None:
-        """Go on from what :meth:`state` returned."""
+        """Restore what :meth:`state_dict` returned."""
         self._asked = Counter(state)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Give NumPy's, Python's and PyTorch's generators that are seeded with nothing what all ranks have."""
-        numpy_bits: Any = np.random.bit_generator  # which asks `secrets.randbits` by this name
+        """Seed NumPy's, Python's and PyTorch's generators alike on all ranks if no seed is given, until the end of the ``with`` block."""
+        numpy_bits: Any = np.random.bit_generator  # the module's global `randbits` is `secrets.randbits`
         bits_of_system, seed_with = numpy_bits.randbits, random.Random.seed
         seed_global, seed_torch = random.seed, torch.seed
 
@@ -87,7 +87,7 @@ class CommonEntropy:
             yield
 
     def _bits(self, number: int) -> int | None:
-        """Return so many bits for the place that asks, ``None`` if they are to be the rank's own."""
+        """Return `number` common bits for the line that requests them, ``None`` if the request gets the rank's own entropy."""
         if threading.get_ident() != self._thread:
             return None
         place = users_line()

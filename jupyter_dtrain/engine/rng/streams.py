@@ -1,9 +1,8 @@
-"""Random streams on every rank: the cell's, the model's and that of loading.
+"""The random streams of a rank: the cell's, the model's, and one for data loading.
 
-The cell's stream is the notebook's own and the same on every rank, so shuffles, noise and whatever else the cell draws
-agree. Where a model draws for the rank's share (dropout), what it draws depends on the size of the share and must differ between ranks, so
-it comes from a stream of the rank; so does what a data set draws for a sample (augmentation) where each rank loads samples of
-its own. One rank alone has one stream, the notebook's: it draws what the notebook would.
+The cell's stream is the notebook's own and equal on every rank, so that shuffles, noise and other draws of the cell agree. Draws of a model
+for its shard (dropout) depend on the shard's size and must differ between ranks, so they come from a stream of the rank. So do draws of a
+data set for a sample (augmentation), if each rank loads its own samples. A single rank uses the notebook's stream for everything.
 """
 
 from __future__ import annotations
@@ -23,40 +22,40 @@ from .generators import generators_in, set_state, state_of
 
 @dataclass
 class TorchState:
-    """The states of PyTorch's generators."""
+    """The states of PyTorch's default generators on the CPU and the current CUDA device."""
 
     cpu: torch.Tensor
     cuda: torch.Tensor | None
 
     @classmethod
     def now(cls) -> TorchState:
-        """Return the states of those in use."""
-        # The generator itself: `drawing` watches who calls torch.get_rng_state.
+        """Return the current states."""
+        # Asks the generator itself, as `recomputed_draws` watches the callers of `torch.get_rng_state`.
         return cls(torch.default_generator.get_state(), torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None)
 
     def set(self) -> None:
-        """Go on from here."""
+        """Set the generators to these states."""
         torch.default_generator.set_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda)
 
     def is_same(self, other: TorchState) -> bool:
-        """Return whether this is the state of `other`."""
+        """Return whether the states equal those of `other`."""
         pairs = (self.cpu, other.cpu), (self.cuda, other.cuda)
-        # As bytes, in a fifth of the time that `torch.equal` takes: this is asked in each call of a model that draws nothing.
+        # Compared as bytes, five times as fast as `torch.equal`: each call of a model that draws nothing comes here.
         return all(
             left is right or (left is not None and right is not None and left.numpy().tobytes() == right.numpy().tobytes())
             for left, right in pairs
         )
 
     def to_bytes(self) -> bytes:
-        """Return what two equal states have in common."""
+        """Return the states as bytes, equal for equal states."""
         return b"".join(state.numpy().tobytes() for state in (self.cpu, self.cuda) if state is not None)
 
 
 @dataclass
 class OtherStreams:
-    """The states of Python's generator, of NumPy's, and of those that an object holds or its functions use."""
+    """The states of Python's and NumPy's global generators, and of generators that an object holds or its functions use."""
 
     python: Any
     numpy: Any
@@ -64,27 +63,27 @@ class OtherStreams:
 
     @classmethod
     def now(cls, holder: object) -> OtherStreams:
-        """Return the states."""
+        """Return the current states, with the generators that :func:`generators_in` finds in `holder`."""
         return cls.of(generators_in(holder))
 
     @classmethod
     def of(cls, generators: Iterable[Any]) -> OtherStreams:
-        """Return the states of Python's generator, of NumPy's, and of `generators`."""
+        """Return the current states of Python's and NumPy's global generators and of `generators`."""
         return cls(random.getstate(), np.random.get_state(), [(generator, state_of(generator)) for generator in generators])
 
     def recapture(self) -> OtherStreams:
-        """Return the states of the same generators as they are now."""
+        """Return the current states of the same generators."""
         return OtherStreams.of(generator for generator, _ in self.own)
 
     def set(self) -> None:
-        """Go on from here."""
+        """Set the generators to these states."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         for generator, state in self.own:
             set_state(generator, state)
 
     def are(self, others: OtherStreams) -> bool:
-        """Return whether these are the states of `others`."""
+        """Return whether the states equal those of `others`."""
         own, other_own = [state for _, state in self.own], [state for _, state in others.own]
         return self.python == others.python and _same(self.numpy, others.numpy) and _same(own, other_own)
 
@@ -100,16 +99,26 @@ def _same(left: Any, right: Any) -> bool:
 
 
 class ModelStream:
-    """The rank's own stream. Entering switches to it, leaving switches back to the cell's."""
+    """The rank's own PyTorch stream, beside the cell's. :meth:`switch` exchanges the one in use.
+
+    Parameters
+    ----------
+    rank : int
+
+    Attributes
+    ----------
+    other : TorchState
+        The stream that is not in use.
+    """
 
     def __init__(self, rank: int) -> None:
         cell = TorchState.now()
-        seed = int(torch.randint(2**62, ()).item())  # follows from the cell's stream, so a seeded run stays seeded
-        # Not all of `torch.manual_seed`: of devices that nobody uses it would keep in mind how to seed them one day.
+        seed = int(torch.randint(2**62, ()).item())  # drawn from the cell's stream, so that a seeded run stays deterministic
+        # Not `torch.manual_seed`: for a device that is not initialized it would queue a seed.
         torch.default_generator.manual_seed(seed + rank)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed_all(seed + rank)
-        self.other = TorchState.now()  # the stream that is not in use
+        self.other = TorchState.now()
         cell.set()
 
     def switch(self) -> None:
@@ -120,11 +129,11 @@ class ModelStream:
 
 
 class LoadingStream:
-    """The rank's own stream for loading its samples, NumPy's and Python's generators included."""
+    """The rank's own stream for loading its samples: PyTorch's, NumPy's and Python's generators."""
 
     def __init__(self, rank: int) -> None:
         cell = RandomState.now()
-        seed = int(torch.randint(2**62, (2,))[1].item()) + rank  # another one than the model's
+        seed = int(torch.randint(2**62, (2,))[1].item()) + rank  # the second number, as the model's stream uses the first
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed(seed)
@@ -136,7 +145,7 @@ class LoadingStream:
 
     @contextmanager
     def loading(self) -> Iterator[None]:
-        """Use the rank's stream."""
+        """Use the rank's stream until the end of the ``with`` block."""
         self._switch()
         try:
             yield
@@ -145,7 +154,7 @@ class LoadingStream:
 
     @contextmanager
     def drawing(self) -> Iterator[None]:
-        """Use the cell's stream, also in the midst of loading: for the order of samples, on which all ranks agree."""
+        """Use the cell's stream until the end of the ``with`` block, also within :meth:`loading`: for the common order of samples."""
         if not self._loading:
             yield
             return
@@ -156,11 +165,11 @@ class LoadingStream:
             self._switch()
 
     def state_dict(self) -> RandomState:
-        """Return the state of the rank's stream, which is not in use."""
+        """Return the state of the rank's stream. Not within :meth:`loading`."""
         return self._other
 
     def load_state_dict(self, state: RandomState) -> None:
-        """Go on from `state`."""
+        """Set the state of the rank's stream."""
         self._other = state
 
     def _switch(self) -> None:
