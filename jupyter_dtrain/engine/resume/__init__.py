@@ -1,1 +1,1 @@
-"""Loops that a run can go on in: where it is in the cell's text, and the jump to such a place."""
+"""Resumable loops: where a run is in the cell's code, and the jump to such a place."""

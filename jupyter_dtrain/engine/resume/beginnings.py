@@ -1,8 +1,8 @@
-"""How what a loop walks over was before the loop began: to walk over it again in the same order.
+"""The state of an iterable before a loop over it began, so that a resumed run iterates in the same order.
 
-Loaders, samplers and streams of the user's or of a library's own class draw their order when an iteration begins: from random streams,
-from a generator that they hold, by an epoch that they count, from a list that they shuffle in place. A snapshot has these as they are in
-the midst of the iteration. So what an iterable holds is noted when the iteration begins (:mod:`..data.held_state`).
+Loaders, samplers and streams of the user or of a library may draw their order when an iteration begins: from random streams, from a
+generator that they hold, by an epoch that they count, from a list that they shuffle in place. A snapshot has these as they are in the
+middle of the iteration. So the state of an iterable is recorded when an iteration begins (:mod:`..data.held_state`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LIBRARIES = frozenset(
 
 
 class Beginning:
-    """The states of random streams, and of what iterables hold, at one moment.
+    """The states of random streams and of iterables at one moment.
 
     Parameters
     ----------
@@ -32,17 +32,17 @@ class Beginning:
         self._held = HeldState(self._iterables)
 
     def set(self) -> None:
-        """Make it the present one."""
+        """Restore these states."""
         self._random_state.set()
         self._held.set()
 
     def now(self) -> Beginning:
-        """Return the same of this moment."""
+        """Return the present states of the same objects."""
         return Beginning(self._iterables)
 
 
 def begins_its_own_way(value: object) -> bool:
-    """Return whether an iteration over `value` may change what it holds: one of a class of the user's, or of a library for loaders."""
+    """Return whether an iteration over `value` may change its state: it is of a class of the user, or of a library for loaders."""
     kind: Any = type(value)
     own = kind.__module__.partition(".")[0] not in _LIBRARIES
     return own and hasattr(kind, "__iter__") and not hasattr(kind, "__next__") and not isinstance(value, DATA)

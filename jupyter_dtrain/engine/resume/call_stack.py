@@ -1,7 +1,7 @@
-"""Where a run stands at a boundary: the frames from the cell to the loop whose next iteration is to begin.
+"""The position of a run at a loop boundary: the frames from the cell to the loop whose next iteration is about to begin.
 
-Each of them has to be in a call that can be made again, from code that was rewritten. A library's code in between cannot be
-entered again: then there is no place here, and an outer loop comes by and by.
+Each frame has to run rewritten code, in a call that can be made again. If a library's code is in between, the run cannot be resumed here,
+but at the next boundary of an outer loop.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _TRANSPARENT = (("decorate_context", "torch/utils/_contextlib.py"), ("inner", "c
 
 
 class NoPlace(Exception):
-    """The run cannot be resumed from here; says why."""
+    """The run cannot be resumed from here, for the reason in the message."""
 
 
 @dataclass
 class FrameLocation:
-    """One frame: its function's places, the call that it is in (``None`` in the innermost), and the loops and managers around that."""
+    """One frame: the places of its function, its present call (``None`` in the innermost frame), and the loops and managers around that."""
 
     frame: FrameType
     unit: Unit
@@ -52,14 +52,14 @@ class FrameLocation:
         return self.loops[-1].place.number if self.call is None else self.call.number
 
     def position(self) -> FramePosition:
-        """Return this as plain data."""
+        """Return the position as plain data."""
         base = self.unit.first_number
         counts = tuple(LoopPosition(loop.place.number - base, loop.place.line, loop.count) for loop in self.loops)
         line = self.loops[-1].place.line if self.call is None else self.call.line
         return FramePosition(self.unit.filename, *self.unit.key, self.number - base, line, counts)
 
     def values(self) -> dict[str, Any]:
-        """Return the function's variables and the states of the loops; the cell's variables are its names."""
+        """Return the function's variables and the states of its loops; the cell's variables are its namespace."""
         variables = self.frame.f_locals if self.unit.is_cell else read_variables(self.frame)
         walked = {name for loop in self.loops for name in loop.place.sources}
         bars = {name: value.n for name, value in variables.items() if is_progress_bar(value) and name not in walked and hasattr(value, "n")}
@@ -74,7 +74,7 @@ class FrameLocation:
         return values
 
     def check(self, running: Loop | WhileLoop) -> None:
-        """Raise where something here cannot be made again as it is."""
+        """Raise `NoPlace` if something here cannot be restored."""
         for loop in self.loops:
             why_not = loop.why_not(is_running=loop is running)
             if why_not:
@@ -98,16 +98,16 @@ def whereabouts(
     loop_of: Callable[[FrameType, int], Loop | WhileLoop | None],
     managers_of: Callable[[FrameType], list[tuple[int, int, Managed]]],
 ) -> list[FrameLocation]:
-    """Return where the run stands, from the cell inwards.
+    """Return the position of the run, from the cell inwards.
 
     Parameters
     ----------
     frame : frame
-        That of the `running` loop.
+        The frame of the `running` loop.
     loop_of : callable
-        Returns the loop of a number that runs in a frame.
+        Returns the loop with a number that runs in a frame.
     managers_of : callable
-        Returns the context managers that a frame has entered, by the number of the statement and the place in its header.
+        Returns the context managers that a frame has entered, by the number of the statement and the index in its header.
     """
     found: list[FrameLocation] = []
     while frame is not None:
@@ -151,7 +151,7 @@ def loops_around(
 
 
 def call_without(function: Callable[..., Any], *_: Any, **__: Any) -> Any:
-    """Call `function` without values for what it needs."""
+    """Call `function` without values for its parameters."""
     needed = [
         parameter
         for parameter in inspect.signature(function, follow_wrapped=False).parameters.values()
@@ -172,7 +172,7 @@ def _is_transparent(code: CodeType) -> bool:
 
 
 def _call_of(frame: FrameType, unit: Unit) -> CallPlace:
-    """Return the call that a frame is in."""
+    """Return the present call of a frame."""
     code = frame.f_code
     offset = frame.f_lasti
     while offset > 0 and code.co_code[offset] == 0:  # what stands behind an instruction

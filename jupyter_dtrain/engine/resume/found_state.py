@@ -1,4 +1,4 @@
-"""What objects, names, settings and random streams are at one moment, to let them be so again."""
+"""The state of objects, names, settings and random streams at one moment, and how it is restored."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..forward.state import same, same_arrays
 
 @dataclass
 class Found:
-    """What is to be as it was at one moment.
+    """The state of several things at one moment.
 
     Attributes
     ----------
     contents : list of (object, Contents)
     names : Contents
-        Of the notebook's names.
+        The notebook's namespace.
     settings : ProcessSettings, optional
     random_state : RandomState, optional
     """
@@ -35,7 +35,7 @@ class Found:
     random_state: RandomState | None
 
     def now(self, namespace: dict[str, Any]) -> Found:
-        """Return the same of this moment."""
+        """Return the present state of the same things."""
         return Found(
             [
                 (obj, same_parts(before, copy_of(obj) if before.items is not None else None, attributes_of(obj)))
@@ -47,7 +47,7 @@ class Found:
         )
 
     def set(self, namespace: dict[str, Any]) -> None:
-        """Let all be as it was."""
+        """Restore the state."""
         for obj, contents in self.contents:
             restore(obj, replace(contents, attributes=dict(contents.attributes)))
         for name in self.names.removed:
@@ -68,14 +68,14 @@ def same_parts(before: Contents, items: Any, attributes: dict[str, Any] | None) 
 
 
 class Part(NamedTuple):
-    """What one object held."""
+    """The state of one object."""
 
     obj: Any
     items: Any
     attributes: dict[str, Any] | None
 
     def before(self) -> Contents | None:
-        """Return what it held that it does not hold now."""
+        """Return the parts of the state that differ now."""
         items = self.items if self.items is not None and not _is_same(self.obj, self.items) else None
         now, old = attributes_of(self.obj) or {}, self.attributes or {}
         gone = {name: value for name, value in old.items() if now.get(name, ABSENT) is not value}
@@ -84,7 +84,7 @@ class Part(NamedTuple):
 
 
 def copy_of(obj: Any) -> Any:
-    """Return what `obj` holds beside attributes, which stays what it is."""
+    """Return a copy of what `obj` contains beside its attributes."""
     if isinstance(obj, torch.Tensor):
         return obj.detach().clone()
     if isinstance(obj, np.ndarray):

@@ -1,4 +1,4 @@
-"""Kinds of iterables and iterators: which run no code of anybody's, which may draw their order first, and which say where they are."""
+"""Kinds of iterables and iterators: which run user code, which may draw their order first, and which can be pickled at their position."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ _OF_OTHERS = (enumerate, zip, reversed, map, filter)  # iterators that say what 
 
 
 def is_plain(iterable: object) -> bool:
-    """Return whether walking over it runs no code of the user's or a library's."""
+    """Return whether iterating over it runs no code of the user or of a library."""
     return type(iterable) in _PLAIN
 
 
 def is_progress_bar(iterable: object) -> bool:
-    """Return whether it shows how far the loop over it is. Such are tied to the process's output."""
+    """Return whether it is a progress bar, which is tied to the output of the process."""
     return type(iterable).__module__.partition(".")[0] == "tqdm"
 
 
 def may_draw_first(iterable: object) -> bool:
-    """Return whether walking over it may begin with random numbers that decide on its items: the user's own classes do that."""
+    """Return whether iterating over it may begin by drawing its order, as classes of the user do."""
     kind = type(iterable)
     return not hasattr(kind, "__next__") and kind.__module__.partition(".")[0] not in _DRAW_NOTHING
 
 
 def keeps_its_place(kind: type) -> bool:
-    """Return whether an iterator of this kind reduces to where it is, if all that it is made of does."""
+    """Return whether an iterator of this kind is pickled with its position, if everything that it uses is."""
     return kind in _OWN_STATE or kind in _OF_OTHERS
 
 
 def under_way(frame: FrameType, names: tuple[str, ...]) -> str:
-    """Return which of the names in a frame is a generator that has begun; empty if none is."""
+    """Return the name in a frame of a generator that has begun; empty if there is none."""
     return next((name for name, value in read_names(frame, names).items() if has_begun(value)), "")
 
 
 def has_begun(value: object) -> bool:
-    """Return whether `value` is a generator that has given items and has not come to its end."""
+    """Return whether `value` is a generator that has yielded items and has not ended."""
     return type(value) is GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_SUSPENDED
 
 
 def says_all(items: Any) -> bool:
-    """Return whether what `items` reduces to gives the rest of the items that it would have given."""
+    """Return whether the pickled form of `items` yields the rest of its items."""
     kind = type(items)
     if kind in _OF_OTHERS:
         return all(says_all(part) for part in items.__reduce__()[1])

@@ -1,4 +1,4 @@
-"""A jump: how the text is run through to the place where a run goes on, and what is put back there."""
+"""The jump: how a resumed run gets through the code to its position, and what is restored there."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .rewritten_code import Texts
 
 
 class Jumping(Run, Protocol):
-    """What rewritten text asks for each comparison; the jump sets `at`."""
+    """What rewritten code compares with; the jump sets `at`."""
 
     at: int
     places: LoopPlaces
 
     def done(self) -> None:
-        """Forget the jump: the run is live."""
+        """End the jump: the run is live."""
 
 
 class Jump:
-    """One jump: which frames and loops lead to the place, and what they are to hold there."""
+    """One jump: the frames and loops that lead to the position, and their state there."""
 
     def __init__(
         self,
@@ -59,14 +59,14 @@ class Jump:
         self.moments: list[SourceState] = []  # to be the present ones
 
     def _start(self, namespace: dict[str, Any]) -> None:
-        """Begin, with the names as they were saved."""
+        """Begin, with the names restored."""
         self._namespace, self._saved_names = namespace, dict(namespace)
         self._path.find()
         self._loops.at = self._path.target
 
     @contextmanager
     def under_way(self, namespace: dict[str, Any]) -> Iterator[None]:
-        """Jump in the code that runs within the ``with`` block; fails where it does not come to the place."""
+        """Jump in the code of the ``with`` block; fail if it does not reach the position."""
         self._start(namespace)
         try:
             yield
@@ -78,7 +78,7 @@ class Jump:
             self.fail("the cell came to its end before")
 
     def fail(self, reason: str, error: Exception | None = None) -> NoReturn:
-        """Give up."""
+        """Raise `JumpFailed`."""
         self._path.fail(reason, error)
 
     # -- the frame that runs -----------------------------------------------------------------------------------------
@@ -88,36 +88,36 @@ class Jump:
         return self._path.count(number) or 0
 
     def resumes_at(self, number: int) -> bool:
-        """Return whether the run goes on with the next iteration of this loop."""
+        """Return whether the run resumes with the next iteration of this loop."""
         return self._path.is_innermost and number == self._path.target
 
     def inside_body(self, number: int) -> bool:
-        """Return whether the way leads into the body of this ``while``, and not into its condition or its ``else``."""
+        """Return whether the path leads into the body of this ``while``, and not into its condition or its ``else``."""
         place = self._path.unit.loops[number]
         return place.end_of_test < self._path.target <= place.end_of_body
 
     def enter_function(self, unit: Unit | None, frame: FrameType) -> None:
-        """Enter a function on the way."""
+        """Enter a function on the path."""
         self._path.enter(unit, frame)
         self._loops.at = self._path.target
 
     def callee(self, name: str) -> Any:
-        """Return the method of this name that the way leads into, bound to what it was called on."""
+        """Return the method with this name on the path, bound to the object on which it was called."""
         return self._path.callee(name)
 
     # -- what is evaluated on the way --------------------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Evaluate something live."""
+        """Suspend the jump, to evaluate something live."""
         self._paused.append(self._loops.at)
         self._loops.at = LIVE
 
     def unpause(self) -> None:
-        """Go on with the way."""
+        """Continue the jump."""
         self._loops.at = self._paused.pop()
 
     def replays(self, number: int) -> bool:
-        """Say whether a statement has to be run again, for a name that was not saved; if so it is run live."""
+        """Return whether a statement has to run again, live, for a name that was not saved."""
         if not self._path.unit.binders[number] & self._path.missing_here:
             return False
         self.pause()
@@ -126,7 +126,7 @@ class Jump:
     # -- context managers --------------------------------------------------------------------------------------------
 
     def enter_again(self, number: int, index: int) -> Recipe | None:
-        """Let all be as a context manager found it at first, and return how to make it."""
+        """Restore what a context manager found at first, and return how to make it."""
         relative = number - self._path.unit.first_number
         if key(f"found {index}", relative) in self._path.missing_here:
             self.fail("what a `with` statement found when it was entered could not be saved")
@@ -137,14 +137,14 @@ class Jump:
         return recipe
 
     def entered_again(self) -> Again | None:
-        """Return the context manager that is on the way now."""
+        """Return the context manager that is being entered again."""
         again, self._again = self._again, None
         return again
 
     # -- loops -------------------------------------------------------------------------------------------------------
 
     def saved(self, number: int) -> bool:
-        """Say whether a loop's iterable was saved; if not, it is evaluated next, live."""
+        """Return whether a loop's iterable was saved; if not, it is evaluated next, live."""
         relative = number - self._path.unit.first_number
         values = self._path.values_here
         self._evaluated.append(number)
@@ -155,11 +155,11 @@ class Jump:
         return False
 
     def has_seen(self, number: int) -> bool:
-        """Return whether `saved` was asked for this loop just before."""
+        """Return whether `saved` was just called for this loop."""
         return bool(self._evaluated) and self._evaluated[-1] == number
 
     def loop(self, number: int, iterable: Any, frame: FrameType) -> Iterator[Any]:
-        """Return the iterator of a loop on the way."""
+        """Return the iterator of a loop on the path."""
         self._evaluated.pop()
         count = self._path.count(number)
         if count is None:  # the way leads through its `else`
@@ -190,13 +190,13 @@ class Jump:
         return self._loops.places.register(frame, loop)
 
     def _values_of(self, targets: Any) -> Any:
-        """Return the saved values of a loop's targets, ``None`` for those that have none."""
+        """Return the saved values of a loop's targets, ``None`` for those without one."""
         if isinstance(targets, tuple):
             return tuple(map(self._values_of, targets))
         return (self._saved_names if self._path.depth == 0 else self._path.values_here).get(targets)
 
     def _set_streams(self, relative: int) -> None:
-        """Let what is evaluated next draw the random numbers that it drew before."""
+        """Restore the random streams for an expression that is evaluated again."""
         values = self._path.values_here
         self.again.extend(values.get(key("cursors", relative), ()))
         beginning: Beginning | None = values.get(key("beginning", relative))
@@ -214,7 +214,7 @@ class Jump:
     # -- there -------------------------------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Make all as it was, and the run live."""
+        """Restore the rest of the state, and make the run live."""
         kept = {*self._saved_names, *self._path.missing[0], "__builtins__"}  # in which libraries in C look for `__import__`
         for name in [name for name in self._namespace if name not in kept]:
             del self._namespace[name]

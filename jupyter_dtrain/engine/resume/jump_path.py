@@ -1,4 +1,4 @@
-"""The path of a jump: the frames that lead to the place where a run goes on, what they are to hold, and how far the jump has come."""
+"""The path of a jump: the frames that lead to the position, their state there, and the progress of the jump."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ PROGRESS = "how far progress bars are"
 
 
 class JumpFailed(BaseException):
-    """The run cannot be resumed where it was. Not an ``Exception``: the cell's own handlers must not catch it."""
+    """The run cannot be resumed at its position. No ``Exception``: the cell's own handlers must not catch it."""
 
 
 class JumpPath:
-    """From the cell's own frame to the innermost.
+    """The frames from the cell's to the innermost.
 
     Parameters
     ----------
     texts : Texts
     position : Position
     values : sequence of mapping
-        What each frame is to hold there.
+        The state of each frame there.
     missing : list of set of str
         Names in each frame that could not be saved.
 
     Attributes
     ----------
     depth : int
-        Which of the frames runs.
+        Index of the frame that runs.
     frames : list of FrameType
-        Those of functions, as they were entered.
+        The frames of functions, in the order in which they were entered.
     """
 
     def __init__(self, texts: Texts, position: Position, values: Sequence[Mapping[str, Any]], missing: list[set[str]]) -> None:
@@ -47,7 +47,7 @@ class JumpPath:
         self.depth = 0
 
     def find(self) -> None:
-        """Find the texts that the path leads through."""
+        """Find the rewritten code of each frame."""
         for frame in self._position.frames:
             found = self._texts.find(frame.filename, frame.name, frame.first_line)
             unit = found[1] if found is not None else None
@@ -56,41 +56,41 @@ class JumpPath:
             self._units.append(unit)
 
     def fail(self, reason: str, error: Exception | None = None) -> NoReturn:
-        """Give up."""
+        """Raise `JumpFailed`."""
         raise JumpFailed(f"The run cannot resume at {self._position.describe()}: {reason}.") from error
 
     @property
     def unit(self) -> Unit:
-        """The text of the frame that runs."""
+        """The rewritten code of the frame that runs."""
         return self._units[self.depth]
 
     @property
     def values_here(self) -> Mapping[str, Any]:
-        """What the frame that runs is to hold."""
+        """The state of the frame that runs."""
         return self.values[self.depth]
 
     @property
     def missing_here(self) -> set[str]:
-        """The names in the frame that runs which could not be saved."""
+        """The names in the frame that runs that could not be saved."""
         return self.missing[self.depth]
 
     @property
     def target(self) -> int:
-        """The number of the loop or call to which the frame that runs is to come."""
+        """The number of the loop or call that the frame that runs has to reach."""
         return self._position.frames[self.depth].number + self.unit.first_number
 
     @property
     def is_innermost(self) -> bool:
-        """Whether the run goes on in the frame that runs."""
+        """Whether the frame that runs is the one in which the run resumes."""
         return self.depth == len(self._position.frames) - 1
 
     def count(self, number: int) -> int | None:
-        """Return how many iterations of a loop in this frame had begun, ``None`` where it had not been entered or was over."""
+        """Return how many iterations of a loop in this frame had begun, ``None`` if the loop was not running."""
         relative = number - self.unit.first_number
         return next((loop.count for loop in self._position.frames[self.depth].loops if loop.number == relative), None)
 
     def enter(self, unit: Unit | None, frame: FrameType) -> None:
-        """Go on in a function that has begun."""
+        """Continue the path in a function that was entered."""
         if self.is_innermost or self._units[self.depth + 1] is not unit:
             self.fail(f"{frame.f_code.co_name}() was called on the way")
         self.depth += 1
@@ -98,7 +98,7 @@ class JumpPath:
         write_variables(frame, self.values_here)
 
     def callee(self, name: str) -> Any:
-        """Return the method of this name that the path leads into, bound to what it was called on."""
+        """Return the method with this name on the path, bound to the object on which it was called."""
         values = self.values[self.depth + 1]
         place = self._position.frames[self.depth + 1]
         code = self._texts.find(place.filename, place.name, place.first_line)

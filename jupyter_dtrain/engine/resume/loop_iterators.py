@@ -1,4 +1,4 @@
-"""A loop while it runs: its iterator, how many items it gave, and what of it goes into a snapshot."""
+"""Iterators of running loops: they count iterations, and have what a snapshot needs of the loop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .iterable_kinds import OVER_DICTS, VIEWS, is_plain, is_progress_bar, keeps_
 
 
 class Run(Protocol):
-    """What a loop tells of its iterations."""
+    """The interface by which a loop reports its iterations."""
 
     collecting: list[list[IteratorState]]
-    """The cursors of the loops whose items are being fetched."""
+    """The iterations over data loaders of the loops whose items are being fetched."""
 
     def boundary(self, loop: Loop | WhileLoop) -> None:
-        """Take note that an iteration is about to begin."""
+        """Note that an iteration is about to begin."""
 
     def arrived(self) -> None:
-        """Make all as it was: the run goes on here."""
+        """Restore the state: the run resumes here."""
 
 
 def key(kind: str, number: int) -> str:
-    """Return a key, which no variable has, of what is saved of a loop: its ``iterator``, ``iterable``, ``beginning`` or ``cursors``."""
+    """Return the key, which is no variable name, of a loop's saved ``iterator``, ``iterable``, ``beginning`` or ``cursors``."""
     return f"{kind} of {number}"
 
 
@@ -36,18 +36,18 @@ class Loop:
     Parameters
     ----------
     iterable, items : object
-        What the loop walks over, and the iterator of that.
+        The iterable of the loop, and its iterator.
     beginning : Beginning, optional
-        How random streams and the iterable were when that was evaluated, or its iterator made.
+        The states of random streams and of the iterable when it was evaluated, or when its iterator was made.
     cursors : list of IteratorState
         Iterations over data loaders that the iterator has begun.
     stale : str
-        A generator of which the iterable is made and which had begun before the loop; empty if there is none.
+        The name of a generator that the iterable uses and that had begun before the loop; empty if there is none.
 
     Attributes
     ----------
     targets : object
-        What the targets get first, in an :class:`EnteredLoop`.
+        The first values of the targets, in an :class:`EnteredLoop`.
     """
 
     __slots__ = ("__weakref__", "beginning", "count", "cursors", "items", "iterable", "loops", "place", "stale", "targets")
@@ -79,7 +79,7 @@ class Loop:
         return item
 
     def why_not(self, *, is_running: bool) -> str:
-        """Return what keeps a run from being resumed inside this loop; empty if nothing does."""
+        """Return why a run cannot be resumed inside this loop; empty if it can."""
         if not is_running and not self.place.plain_targets:
             return "the loop assigns to other targets than names of its own"
         if self._has_state():
@@ -91,7 +91,7 @@ class Loop:
         return ""
 
     def state_dict(self, first_number: int) -> dict[str, Any]:
-        """Return what goes into a snapshot, by keys that no variable has."""
+        """Return the state for a snapshot, by keys that are no variable names."""
         number = self.place.number - first_number
         if self._has_state():
             return {key("iterator", number): self.items}
@@ -105,7 +105,7 @@ class Loop:
         return found
 
     def _has_state(self) -> bool:
-        """Return whether the iterator itself can be saved, and what it gives after that is what it would have given."""
+        """Return whether the iterator can be pickled at its position."""
         kind = type(self.items)
         if kind in OVER_DICTS:  # what they write down are the rest of the items as they are now
             return type(self.iterable) in VIEWS and self.place.draws
@@ -119,7 +119,7 @@ class Loop:
 
 
 class WatchedLoop(Loop):
-    """The iterator of a ``for`` loop over what runs code for each item, and may begin to iterate over data loaders there."""
+    """The iterator of a ``for`` loop over an iterable that runs code for each item, and may iterate over data loaders there."""
 
     __slots__ = ()
 
@@ -140,7 +140,7 @@ class WatchedLoop(Loop):
 
 
 class EnteredLoop(WatchedLoop):
-    """A loop around the place where the run goes on: its targets get the values that they had, which the way there may need."""
+    """A loop around the position of a resumed run: its targets get the values that they had, which the code on the path may need."""
 
     __slots__ = ()
 
@@ -151,7 +151,7 @@ class EnteredLoop(WatchedLoop):
 
 
 class ResumedLoop(WatchedLoop):
-    """The loop with whose next iteration the run goes on."""
+    """The loop with whose next iteration the run resumes."""
 
     __slots__ = ()
 
@@ -170,16 +170,16 @@ class WhileLoop:
         self.place, self.count = place, count
 
     def why_not(self, *, is_running: bool) -> str:  # noqa: ARG002  # as of the other
-        """Return an empty text: nothing keeps a run from being resumed inside."""
+        """Return an empty string: a run can be resumed inside."""
         return ""
 
     def state_dict(self, first_number: int) -> dict[str, Any]:  # noqa: ARG002
-        """Return nothing: its state is that of the names."""
+        """Return nothing: the state of the loop is that of the names."""
         return {}
 
 
 def new_loop(loops: Run, place: LoopPlace, iterable: Any, frame: FrameType, cursors: list[IteratorState], drawn: Beginning | None) -> Loop:
-    """Return a loop that begins in `frame`; `drawn` is how streams were before `iterable` was evaluated."""
+    """Return a loop that begins in `frame`; `drawn` are the states of random streams before `iterable` was evaluated."""
     beginning = drawn
     if is_plain(iterable):
         items: Iterator[Any] = iter(iterable)

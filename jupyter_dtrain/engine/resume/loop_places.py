@@ -1,4 +1,4 @@
-"""The loops and context managers that run, by the frames that they run in; and where a run is, at a boundary."""
+"""The running loops and context managers, by frame, and the position of a run at a loop boundary."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .rewritten_code import Texts
 
 
 class LoopPlaces:
-    """Where the loops of one run are.
+    """The running loops of one run.
 
     Parameters
     ----------
     texts : Texts
     boundaries : container of code
-        Of the functions in which a loop comes to a boundary.
+        Code of the functions in which a loop reaches a boundary.
 
     Attributes
     ----------
     running : Loop or WhileLoop, optional
-        Whose boundary it is.
+        The loop that is at a boundary.
     active : dict
-        Loops by frame and number.
+        Running loops, by frame and number.
     managers : dict
-        Context managers by frame, number and index in the header.
+        Context managers, by frame, number of the statement and index in its header.
     most_active : int
-        Loops before it is looked which have ended.
+        Number of loops from which on ended ones are searched for.
     why_not : str
-        Why `position` was ``None`` the last time that it was.
+        Why `position` was ``None`` the last time.
     """
 
     def __init__(self, texts: Texts, boundaries: Container[CodeType]) -> None:
@@ -47,7 +47,7 @@ class LoopPlaces:
         self.why_not = ""
 
     def position(self) -> Position | None:
-        """Return where the run is, at a boundary; ``None`` if it cannot be resumed there (`why_not` says why)."""
+        """Return the position of the run at a boundary; ``None`` if it cannot be resumed there (`why_not` has the reason)."""
         try:
             return Position(tuple(place.position() for place in self._locations()))
         except NoPlace as error:
@@ -55,11 +55,11 @@ class LoopPlaces:
             return None
 
     def values(self) -> list[dict[str, Any]]:
-        """Return what the frames of `position` need beside the cell's names: functions' variables, and states of loops."""
+        """Return the state of the frames of `position` beside the cell's namespace: variables of functions, and loops."""
         return [place.values() for place in self._locations()]
 
     def around(self) -> list[Loop | WhileLoop] | None:
-        """Return the loops around a boundary, outermost first; ``None`` where not all are known."""
+        """Return the loops around a boundary, outermost first; ``None`` if not all are known."""
         frame, running = self._boundary_frame()
         if frame is None or running is None:
             return None
@@ -85,7 +85,7 @@ class LoopPlaces:
         return [(number, index, manager) for (owner, number, index), manager in self.managers.items() if owner == id(frame)]
 
     def register(self, frame: FrameType, loop: Loop) -> Loop:
-        """Remember that a loop runs in a frame."""
+        """Note that a loop runs in a frame."""
         if len(self.active) > self.most_active:
             self.forget_ended()
         self.active[id(frame), loop.place.number] = weakref.ref(loop)

@@ -1,9 +1,9 @@
-"""Loops that a run can be resumed in: where it is, what it needs to be there again, and the jump to it.
+"""Resumable loops: the position of a run, the state that it needs there, and the jump to it.
 
-The text was rewritten (:mod:`...analysis.rewrite`), so every loop of the cell and of its functions asks here for its next item. That is a
-boundary: nothing is half done there, and the values of names and the states of the loops say all. To go on in another process, the values
-are put back first and the cell is started with a position to jump to: it runs through the statements around that position only, down the
-calls that lead to it, and is live from there.
+The cell's code is rewritten (:mod:`...analysis.rewrite`), so every loop of the cell and of its functions asks here for its next item. At
+such a boundary the values of names and the states of loops are the full state of the run. To resume in another process, the values are
+restored first, and the cell is started with a position to jump to. It runs only the statements around that position, through the calls
+that lead to it, and is live from there.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Loops:
     Parameters
     ----------
     on_boundary : callable
-        Called before every iteration of a loop; `places` may be asked then where the run is.
+        Called before every iteration of a loop, where `places` knows the position of the run.
     say : callable
-        Told what the user should know of a run that is resumed.
+        Shows notes about a resumed run to the user.
 
     Attributes
     ----------
     at : int
-        Where the frame that runs is to jump to; -1 while the run is live.
+        Number of the place to which the frame that runs jumps; -1 while the run is live.
     texts : Texts
-        The cell's and those of its functions.
+        The rewritten code of the cell and of its functions.
     places : LoopPlaces
     """
 
@@ -63,7 +63,7 @@ class Loops:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let rewritten code find this. At the end functions have their original code back."""
+        """Let rewritten code find this object, in the ``with`` block. At its end functions get their original code back."""
         with found_by_texts(self):
             try:
                 yield
@@ -74,7 +74,7 @@ class Loops:
     # -- what rewritten code calls while it is live ------------------------------------------------------------------
 
     def saved(self, number: int) -> bool:
-        """Say whether a loop's iterable is there already and need not be evaluated."""
+        """Return whether a loop's iterable was restored and need not be evaluated."""
         if self.at >= 0:
             return self._the_jump().saved(number)
         place = self.texts.loops.get(number)
@@ -86,7 +86,7 @@ class Loops:
         return False
 
     def loop(self, number: int, iterable: Any) -> Iterator[Any]:
-        """Return an iterator over `iterable` that tells of each iteration."""
+        """Return an iterator over `iterable` that reports each iteration."""
         frame = sys._getframe(1)
         if self._jump is not None and self._jump.has_seen(number):
             return self._jump.loop(number, iterable, frame)
@@ -100,7 +100,7 @@ class Loops:
             self.collecting.pop()
 
     def manager(self, number: int, index: int, made: Any) -> Any:
-        """Return the context manager to enter: that of a ``with`` statement, or what takes note of it."""
+        """Return the context manager of a ``with`` statement to enter, wrapped if it has to be followed."""
         again = self._jump.entered_again() if self._jump is not None and self.paused == number else None
         manager = made.manager() if isinstance(made, Recipe) else made
         known = hasattr(type(manager), "__enter__") and hasattr(type(manager), "__exit__")
@@ -120,7 +120,7 @@ class Loops:
             self._active[id(sys._getframe(1)), number] = WhileLoop(place, count)
 
     def turn(self, number: int) -> bool:
-        """Come to the condition of a ``while`` loop. Returns whether its body is entered without asking it."""
+        """Note that the condition of a ``while`` loop is next; return whether its body is entered without evaluating it."""
         if self.at >= 0:
             assert self._jump is not None
             if not self._jump.resumes_at(number):
@@ -135,7 +135,7 @@ class Loops:
         return False
 
     def boundary(self, loop: Loop | WhileLoop) -> None:
-        """Tell of a boundary."""
+        """Report a loop boundary."""
         if self.is_quiet or self._jump is not None or threading.get_ident() != self._thread:
             return
         self.places.running = loop
@@ -145,16 +145,16 @@ class Loops:
     # -- cursors of data loaders -------------------------------------------------------------------------------------
 
     def note(self, cursor: IteratorState) -> None:
-        """Take note of an iteration over a data loader that begins."""
+        """Note an iteration over a data loader that begins."""
         if self.collecting:
             self.collecting[-1].append(cursor)
 
     def restored_state(self) -> IteratorState | None:
-        """Return where the iteration over a data loader that begins was when the snapshot was taken, if it is one of then."""
+        """Return the saved state of an iteration over a data loader that begins, if it was under way at the snapshot."""
         return None if self._jump is None or not self._jump.again else self._jump.again.popleft()
 
     def put_back(self, moment: SourceState) -> None:
-        """Let random streams of a data loader have the states of `moment` when the jump is over."""
+        """Restore the random streams of a data loader to `moment` at the end of the jump."""
         if self._jump is not None:
             self._jump.moments.append(moment)
 
@@ -169,60 +169,60 @@ class Loops:
         unsaved: Sequence[Set[str]],
         on_resumed: Callable[[], None],
     ) -> None:
-        """Let the cell that is run next go on at `position`.
+        """Let the cell that runs next resume at `position`.
 
         Parameters
         ----------
         values : list of dict
-            What `values` had returned, less what could not be saved: names in `unsaved`.
+            The result of `values`, without what could not be saved.
         namespace_unsaved : set of str
-            Names of the cell that could not be saved. The statements that bind them are run again.
+            Names of the cell that could not be saved. The statements that bind them run again.
         on_resumed : callable
-            Called when all is as it was, just before the run is live.
+            Called when the state is restored, just before the run is live.
         """
         missing = [set(namespace_unsaved), *(set(names) for names in unsaved[1:])]
         self._jump = Jump(self, self.texts, position, values, missing, self._say, on_resumed)
 
     @contextmanager
     def running(self, namespace: dict[str, Any]) -> Iterator[None]:
-        """Let the cell's code run in the ``with`` block, from where it is to go on."""
+        """Run the cell's code in the ``with`` block, from the position at which it resumes."""
         self.value, self.namespace = None, namespace
         with nullcontext() if self._jump is None else self._jump.under_way(namespace):
             yield
 
     def take_value(self) -> Any:
-        """Return the value of the cell's last line, which is not kept."""
+        """Return the value of the cell's last line, and forget it."""
         value, self.value = self.value, None
         return value
 
     def arrived(self) -> None:
-        """Make all as it was: the run goes on here."""
+        """Restore the state: the run resumes here."""
         self._the_jump().finish()
 
     @property
     def is_jumping(self) -> bool:
-        """Whether the run is on its way to where it goes on."""
+        """Whether the run is jumping to its position."""
         return self._jump is not None
 
     def done(self) -> None:
-        """Forget the jump: the run is live."""
+        """End the jump: the run is live."""
         self._jump = None
         self.at = LIVE
 
     def enter_function(self, index: int) -> None:
-        """Begin a function on the way to where the run is to go on."""
+        """Enter a function on the path of the jump."""
         self._the_jump().enter_function(self.texts.units.get(index), sys._getframe(1))
 
     def replays(self, number: int) -> bool:
-        """Say whether a statement that lies before the place has to be run again, for a name that was not saved."""
+        """Return whether a statement before the position has to run again, for a name that was not saved."""
         return self._the_jump().replays(number)
 
     def replayed(self) -> None:
-        """Go on with the jump after a statement that was run again."""
+        """Continue the jump after a statement that has run again."""
         self._the_jump().unpause()
 
     def again(self, number: int, index: int) -> Recipe | None:
-        """Return how to make a context manager on the way to the place; ``None``: its expression is evaluated, as that was."""
+        """Return how to make a context manager on the path; ``None``: evaluate its expression."""
         jump = self._the_jump()
         if index == 0:
             jump.pause()
@@ -230,16 +230,16 @@ class Loops:
         return jump.enter_again(number, index)
 
     def unpause(self) -> None:
-        """Go on with the jump in the body of a ``with``."""
+        """Continue the jump in the body of a ``with``."""
         self.paused = LIVE
         self._the_jump().unpause()
 
     def callee(self, name: str) -> Any:
-        """Return the method to call on the way, whose object is not to be made again."""
+        """Return the method to call on the path, with the object on which it was called."""
         return self._the_jump().callee(name)
 
     def filled(self, function: Any) -> Any:
-        """Return `function` as one that needs no arguments: on the way they are given their values when it has begun."""
+        """Return `function` without required arguments: on the path, they get their values after it is entered."""
         return partial(call_without, function)
 
     def _the_jump(self) -> Jump:

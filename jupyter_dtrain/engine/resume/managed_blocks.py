@@ -1,4 +1,4 @@
-"""The ``with`` blocks of rewritten code: how a manager is entered, at first and again where a run goes on inside its block."""
+"""The ``with`` blocks of rewritten code: how a manager is entered, and entered again where a run resumes inside its block."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .position import read_variables, write_variables
 
 @dataclass
 class Again:
-    """A manager on the way to where a run goes on.
+    """A manager that is entered again on the path of a jump.
 
     Attributes
     ----------
     found : Found
-        What it is to find.
+        The state that it is to find.
     present : Found
-        What is to be there when it has been entered.
+        The state to restore when it has been entered.
     variables : dict
-        Of the generator that it is made of, those that a snapshot has.
+        The saved variables of its generator.
     """
 
     found: Found
@@ -34,7 +34,7 @@ class Again:
     variables: dict[str, Any]
 
     def arrive(self, manager: Any, namespace: dict[str, Any]) -> None:
-        """Let all be as it is at the place where the run goes on, `manager` having been entered."""
+        """Restore the state at the position, after `manager` has been entered."""
         self.present.set(namespace)
         frame = _frame_of(manager)
         if frame is not None and self.variables:
@@ -51,7 +51,7 @@ class Managed:
     namespace : dict
     again : Again, optional
     on_entered, on_left : callable
-        Called then.
+        Called when it is entered and left.
     """
 
     manager: AbstractContextManager[Any]
@@ -84,13 +84,13 @@ class Managed:
         return type(self.manager).__exit__(self.manager, kind, error, trace)
 
     def check(self) -> str:
-        """Return what keeps a run from being resumed inside; empty if nothing does."""
+        """Return why a run cannot be resumed inside; empty if it can."""
         if isinstance(self.manager, ExitStack) and self.manager._exit_callbacks:  # type: ignore[attr-defined]
             return "an ExitStack holds what is to be done at the end of its block"
         return self.why_not
 
     def state_dict(self, index: int, number: int) -> dict[str, Any]:
-        """Return what goes into a snapshot, by keys that no variable has."""
+        """Return the state for a snapshot, by keys that are no variable names."""
         if self.watched is None:
             return {}
         values: dict[str, Any] = {key(f"found {index}", number): self.watched.found(self.namespace)}
@@ -102,12 +102,12 @@ class Managed:
 
 
 def again(values: Mapping[str, Any], index: int, number: int, namespace: dict[str, Any]) -> tuple[Again, Recipe | None] | None:
-    """Return how a manager is entered again, and how it is made if not by its expression; ``None``: as at first.
+    """Return how a manager is entered again, and how it is made if not by its expression; ``None``: as the first time.
 
     Parameters
     ----------
     values : mapping
-        With what :meth:`Managed.state_dict` had returned.
+        Contains a :meth:`Managed.state_dict`.
     """
     found: Found | None = values.get(key(f"found {index}", number))
     if found is None:
@@ -124,6 +124,6 @@ def again(values: Mapping[str, Any], index: int, number: int, namespace: dict[st
 
 
 def _frame_of(manager: Any) -> FrameType | None:
-    """Return the frame of the generator that a manager is made of."""
+    """Return the frame of a manager's generator."""
     generator: Any = manager.gen if isinstance(manager, GENERATORS) else None
     return None if generator is None else generator.gi_frame

@@ -1,4 +1,4 @@
-"""What the code can see that enters a context manager: its arguments, and the attributes, globals and modules that it has a word of."""
+"""What the code that enters a context manager can reach: its arguments, and the attributes, globals and modules that it names."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ _OF_PROCESS = EVERYBODYS | sys.stdlib_module_names
 
 
 def is_of_process(manager: object) -> bool:
-    """Return whether what `manager` keeps is settings or random streams of the process: one of PyTorch's, NumPy's, Python's."""
+    """Return whether `manager` is one of PyTorch, NumPy or Python that saves settings or random streams of the process."""
     home = home_of(manager)
     package = home.partition(".")[0]
     return not is_users_module(home) and package in _OF_PROCESS and package != "unittest"
 
 
 def home_of(manager: object) -> str:
-    """Return the module of the code that is run when `manager` is entered."""
+    """Return the module of the code that runs when `manager` is entered."""
     return str((manager.func if isinstance(manager, GENERATORS) else type(manager)).__module__)
 
 
 class ManagerWalk(Walk):
-    """A walk over what the code that enters a manager can see.
+    """Finds what the code that enters a manager can reach.
 
     Parameters
     ----------
     manager : context manager
     namespace : dict
-        The notebook's names.
+        The notebook's namespace.
 
     Attributes
     ----------
     held : list of object
-        What it leads to and what may change.
+        The objects that it reaches and that may change.
     names : set of str
-        Of the notebook, that the code has a word of.
+        Names of the notebook that the code uses.
     modules : set of str
-        Packages whose modules or functions it has a word of.
+        Packages whose modules or functions it uses.
     """
 
     def __init__(self, manager: Any, namespace: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ class ManagerWalk(Walk):
 
 
 def _is_others(module: str | None) -> bool:
-    """Return whether a module is a library's whose state is not a process's own."""
+    """Return whether a module is a library's, with no state of the process."""
     home = str(module)
     return home != "__main__" and home.partition(".")[0] not in _OF_PROCESS
 
@@ -151,7 +151,7 @@ def _names_in(code: CodeType) -> frozenset[str]:
 
 @lru_cache(128)
 def _words(kind: Any) -> frozenset[str]:
-    """Return the names that the code uses which enters a manager of class `kind`."""
+    """Return the names that the code that enters a manager of class `kind` uses."""
     words: set[str] = {"__enter__"}
     pending = ["__enter__"]
     while pending:

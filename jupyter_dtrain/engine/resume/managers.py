@@ -1,9 +1,8 @@
-"""Context managers around the place of a run: what they find when they are entered, to find it again when the run goes on elsewhere.
+"""Context managers around the position of a run: the state that they find when they are entered, restored where a run resumes.
 
-A run that goes on inside a ``with`` block enters the manager again. ``with override(gain=2.0)`` keeps what it finds, and puts it back in
-the end: after a loss it is not to find what it has set itself, nor what the block has made of it since. So what a manager can see is noted
-when it is entered. A snapshot has the part of it that is something else by then, and for the moment in which the manager is entered again
-all is as it was.
+A run that resumes inside a ``with`` block enters the manager again. ``with override(gain=2.0)`` saves what it finds, and restores it in
+the end. After a loss, it must not find what it has set itself, nor what the block has changed since. So the state that a manager can reach
+is recorded when it is entered. A snapshot has the part that differs by then, and this is restored while the manager is entered again.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _NEUTRAL = frozenset(
         *(io.TextIOWrapper, io.BufferedReader, io.BufferedWriter),
     )
 )
-"""Classes of managers that keep nothing but a mode of PyTorch, which is not in force before they are entered, or a file."""
+"""Classes of managers that only set a mode of PyTorch, which is not active before they are entered, or have a file."""
 _DRAW_NOTHING = frozenset(
     ("builtins", "collections", "contextlib", "copy", "functools", "itertools", "json", "logging", "math", "pathlib", "time", "tqdm")
 )
@@ -56,9 +55,9 @@ class Recipe:
     ----------
     make : callable
     args : tuple
-        Of `make`; of a generator's manager its function and what that is called with.
+        Arguments of `make`; for a generator's manager, its function and its arguments.
     contents : Contents, optional
-        What the manager itself held before it was entered.
+        The state of the manager itself before it was entered.
     """
 
     make: Callable[..., Any]
@@ -66,7 +65,7 @@ class Recipe:
     contents: Contents | None = None
 
     def now(self) -> list[tuple[Any, Contents]]:
-        """Return what the manager itself holds now of that."""
+        """Return the present state of the manager itself."""
         if self.contents is None:
             return []
         manager = self.make(*self.args)
@@ -85,13 +84,13 @@ def _itself(manager: Any) -> Any:
 
 
 class Watched:
-    """What a manager can see, as it is before it is entered.
+    """The state that a manager can reach, before it is entered.
 
     Parameters
     ----------
     manager : context manager
     namespace : dict
-        The notebook's names.
+        The notebook's namespace.
     """
 
     def __init__(self, manager: Any, namespace: dict[str, Any]) -> None:
@@ -126,11 +125,11 @@ class Watched:
         self._random_state = None if modules <= _DRAW_NOTHING else RandomState.now()
 
     def has_changed_too_much(self) -> bool:
-        """Return whether something has changed of which there is no copy."""
+        """Return whether something has changed that was not copied."""
         return any(_version(obj) != version for obj, version in self._large)
 
     def found(self, namespace: dict[str, Any]) -> Found:
-        """Return what was something else when the manager was entered."""
+        """Return the state that has changed since the manager was entered, as it was then."""
         contents = [(part.obj, before) for part in self._parts if (before := part.before()) is not None]
         names = {name: value for name, value in self._names.items() if namespace.get(name, ABSENT) is not value}
         old = {name: value for name, value in names.items() if value is not ABSENT}
@@ -138,7 +137,7 @@ class Watched:
         return Found(contents, Contents(None, old, [name for name in names if name not in old]), settings, self._random_state)
 
     def recipe(self) -> Recipe | None:
-        """Return how to make the manager again, ``None``: as its expression says."""
+        """Return how to make the manager again; ``None``: evaluate its expression."""
         if self._made_of is not None:
             return Recipe(_generator_manager, self._made_of)
         return None if self._before is None else Recipe(_itself, (self._manager,), self._before.before())
@@ -149,7 +148,7 @@ def _generator_manager(kind: Any, func: Any, args: Any, kwds: Any) -> Any:
 
 
 def _num_bytes(obj: Any) -> int | None:
-    """Return how many bytes a copy takes; ``None`` where none can be made: of a parameter that is elsewhere or has no shape yet, say."""
+    """Return the size of a copy in bytes; ``None`` if it cannot be copied, such as a parameter without a shape."""
     if isinstance(obj, torch.Tensor):
         plain = type(obj) in (torch.Tensor, nn.Parameter) and obj.layout == torch.strided and not (obj.is_meta or obj.is_nested)
         return obj.nbytes if plain else None
@@ -163,11 +162,11 @@ def _version(obj: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True)
 class Kept:
-    """A value that a snapshot may lack: it is made again then."""
+    """A value that may be missing in a snapshot, and is made again then."""
 
     value: Any
 
 
 def is_found(name: str) -> bool:
-    """Return whether a key of a snapshot's values is that of what a manager found."""
+    """Return whether a key of a snapshot's values is of state that a manager found."""
     return name.startswith("found ")

@@ -1,4 +1,4 @@
-"""A place in a run that it can be resumed at: plain data, the same on all ranks that are at the same place."""
+"""A position at which a run can be resumed: plain data, equal on all ranks that are at the same place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class LoopPosition:
 
 @dataclass(frozen=True)
 class FramePosition:
-    """Where the cell, or a function, stands.
+    """The position in the cell or in a function.
 
     Attributes
     ----------
@@ -29,9 +29,9 @@ class FramePosition:
     first_line : int
         Of the function.
     number, line : int
-        Of the call that it is in; in the innermost frame of the loop whose next iteration is to begin.
+        Of the present call; in the innermost frame, of the loop whose next iteration is about to begin.
     loops : tuple of LoopPosition
-        The loops around that, outermost first.
+        The loops around it, outermost first.
     """
 
     filename: str
@@ -57,7 +57,7 @@ class Position:
 
     @property
     def is_outermost(self) -> bool:
-        """Whether it is a loop of the cell that is in no other."""
+        """Whether it is a loop of the cell that is in no other loop."""
         return len(self.frames) == 1 and len(self.frames[0].loops) == 1
 
     def describe(self) -> str:
@@ -69,7 +69,7 @@ class Position:
 
 
 def read_variables(frame: FrameType) -> dict[str, Any]:
-    """Return the values of a function's own variables; those of the functions around it are theirs."""
+    """Return the values of a function's own variables, without those of enclosing functions."""
     own = {*frame.f_code.co_varnames, *frame.f_code.co_cellvars}
     local = frame.f_locals
     found = {name: value for name, value in local.items() if name in own}
@@ -79,7 +79,7 @@ def read_variables(frame: FrameType) -> dict[str, Any]:
 
 
 def read_names(frame: FrameType, names: Iterable[str]) -> dict[str, Any]:
-    """Return the values of some names as the code that runs in `frame` sees them."""
+    """Return the values of names as the code in `frame` sees them."""
     local = frame.f_locals
     found = {name: local[name] if name in local else frame.f_globals.get(name) for name in names}
     if local is not frame.f_globals and sys.version_info < (3, 13):
@@ -88,7 +88,7 @@ def read_names(frame: FrameType, names: Iterable[str]) -> dict[str, Any]:
 
 
 def write_variables(frame: FrameType, values: Mapping[str, Any], keep: Set[str] = frozenset()) -> None:
-    """Give a function's own variables these values, and the others none, but leave those in `keep` as they are."""
+    """Set a function's own variables to these values, and unset the others, except those in `keep`."""
     code = frame.f_code
     own = {*code.co_varnames, *code.co_cellvars} - keep
     local = frame.f_locals
@@ -106,5 +106,5 @@ def write_variables(frame: FrameType, values: Mapping[str, Any], keep: Set[str] 
 
 
 def made_inside(frame: FrameType, value: object) -> bool:
-    """Return whether `value` is a function that uses variables of the function that runs in `frame`."""
+    """Return whether `value` is a closure over variables of the function in `frame`."""
     return isinstance(value, FunctionType) and bool(value.__closure__) and value.__code__ in frame.f_code.co_consts

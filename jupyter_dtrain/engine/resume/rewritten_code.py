@@ -1,4 +1,4 @@
-"""The texts whose loops a run can be resumed in: the cell's and those of the functions that came with it, and their code."""
+"""The rewritten code of the cell and of the functions that came with it, in whose loops a run can be resumed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _KEPT = 64
 
 
 class _Text(NamedTuple):
-    """What a text is rewritten by."""
+    """How a source text is rewritten."""
 
     tree: bytes
     filename: str
@@ -40,11 +40,11 @@ class _Text(NamedTuple):
 
 
 _rewritten: dict[_Text, Rewriting] = {}
-"""Those of this process's latest runs, the latest last."""
+"""Rewritten texts of this process's latest runs, the latest last."""
 
 
 class Texts:
-    """Rewritten texts by their files, and the functions that run rewritten code for now."""
+    """Rewritten texts by file, and the functions that run rewritten code at present."""
 
     _next_number = 0  # of this process: code of one run may still be there in the next
 
@@ -72,7 +72,7 @@ class Texts:
         return self._by_key.get((filename, (name, first_line)))
 
     def rewrite(self, tree: ast.Module, filename: str, *, is_cell: bool) -> Rewriting:
-        """Return `tree` rewritten, with numbers that no other text has."""
+        """Return `tree` rewritten, with numbers that no other text uses."""
         self._shared |= shared_names(tree)
         text = _Text(pickle.dumps(tree), filename, is_cell, self._shared, frozenset(self._skip))
         rewriting = _rewritten.pop(text, None)  # cells are run again, as they are
@@ -88,7 +88,7 @@ class Texts:
         return rewriting
 
     def compile(self, tree: ast.Module, filename: str, *, is_cell: bool, flags: int = 0) -> CodeType:
-        """Return the code of `tree`, rewritten."""
+        """Compile the rewritten `tree`."""
         original: CodeType = compile(tree, filename, "exec", flags=flags | _AWAIT, dont_inherit=True)
         rewriting = self.rewrite(tree, filename, is_cell=is_cell)
         code: CodeType = compile(rewriting.tree, filename, "exec", flags=flags | _AWAIT, dont_inherit=True)
@@ -113,7 +113,7 @@ class Texts:
     # -- functions that are there already ----------------------------------------------------------------------------
 
     def adopt(self, objects: Iterable[object], sources: Mapping[str, str]) -> None:
-        """Let functions run the rewritten code of their texts from `compile_cell` on, if they were made from these."""
+        """Let functions run rewritten code from `compile_cell` on, if they were made from these sources."""
         self._sources.update(sources)
         for obj in objects:
             if isinstance(obj, FunctionType) and (compiled := getattr(obj, "_torchdynamo_orig_callable", None)) is not None:
@@ -122,15 +122,15 @@ class Texts:
                 self._waiting.setdefault(name, []).append(function)
 
     def knows(self, function: FunctionType, cell: str) -> bool:
-        """Return whether the text of a function is there, or is that of the cell."""
+        """Return whether the source of a function is known, or is the cell's."""
         filename = function.__code__.co_filename
         return filename == cell or filename in self._sources
 
     def compile_cell(self, tree: ast.Module, filename: str, namespace: Mapping[str, Any], *, is_resumed: bool = False) -> CodeType:
-        """Return the code of the cell, rewritten, and let functions that it may call by their names run theirs.
+        """Compile the rewritten cell, and let functions that it may call by name run rewritten code.
 
-        Others could not be on the way to a place, and what is called by a library alone (a model's ``forward``) stays as it was. A cell
-        that `is_resumed` has the functions of its snapshot, with the code that they were made from.
+        Functions that only a library calls (a model's ``forward``) cannot be on the path of a jump, and keep their code. A cell that
+        `is_resumed` has the functions of its snapshot, with the code from which they were made.
         """
         if is_resumed:
             self.adopt((obj for obj in gc.get_objects() if type(obj) is FunctionType and self.knows(obj, filename)), {})
@@ -146,7 +146,7 @@ class Texts:
         return code
 
     def _inside_models(self, tree: ast.Module) -> set[str]:
-        """Return the names of functions that models use: PyTorch calls those, and may compile them."""
+        """Return the names of functions that models use: PyTorch calls them, and may compile them."""
         own: dict[str, list[ast.AST]] = {}
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -199,7 +199,7 @@ class Texts:
         return self._texts[filename, flags]
 
     def release(self) -> None:
-        """Give the functions the code that they had."""
+        """Restore the original code of functions."""
         for reference, code in self._adopted:
             function = reference()
             if function is not None and original_code(function.__code__) == code:
@@ -209,7 +209,7 @@ class Texts:
 
 
 def _is_same(code: CodeType, other: CodeType) -> bool:
-    """Return whether both are of the same text. Their instructions may differ: a notebook compiles a cell statement by statement."""
+    """Return whether two code objects are of the same source. Bytecode may differ: a notebook compiles a cell statement by statement."""
 
     def told(code: CodeType) -> tuple[object, ...]:
         constants = [constant for constant in code.co_consts if not isinstance(constant, CodeType)]
@@ -220,7 +220,7 @@ def _is_same(code: CodeType, other: CodeType) -> bool:
 
 
 def _functions_of(obj: object) -> Iterator[tuple[str, FunctionType]]:
-    """Yield the functions that a function, a class or an object of the user's holds, by the names that they are called by."""
+    """Yield the functions that a function, class or object of the user refers to, with the names by which they are called."""
     if isinstance(obj, FunctionType):
         yield obj.__name__, obj
         yield obj.__code__.co_name, obj
@@ -233,7 +233,7 @@ def _functions_of(obj: object) -> Iterator[tuple[str, FunctionType]]:
 
 
 def _function_in(obj: object) -> Iterator[FunctionType]:
-    """Yield the function that is called when `obj` is."""
+    """Yield the function that a call of `obj` calls."""
     while isinstance(obj, partial | MethodType):
         obj = obj.func if isinstance(obj, partial) else obj.__func__
     if isinstance(obj, FunctionType):

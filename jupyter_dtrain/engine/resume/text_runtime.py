@@ -1,4 +1,4 @@
-"""What rewritten text finds under its name among Python's builtins: the loops of a run, and in the place of one that is over nothing."""
+"""The object that rewritten code finds among Python's builtins: the loops of a run, or a no-op after its end."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...system.patches import put
 
 
 class Runtime(Protocol):
-    """What is asked, as far as others see it."""
+    """The interface for rewritten code."""
 
     is_quiet: bool
-    """Whether nobody is told of boundaries any more."""
+    """Whether boundaries are no longer reported."""
 
 
 _installed: weakref.WeakSet[Runtime] = weakref.WeakSet()
@@ -25,7 +25,7 @@ _installed: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 @contextmanager
 def found_by_texts(runtime: Runtime) -> Iterator[None]:
-    """Let rewritten text find `runtime` within the ``with`` block."""
+    """Let rewritten code find `runtime` in the ``with`` block."""
     before = getattr(builtins, RUNTIME, None)
     put(builtins, RUNTIME, runtime)
     _installed.add(runtime)
@@ -37,7 +37,7 @@ def found_by_texts(runtime: Runtime) -> Iterator[None]:
 
 
 def _be_quiet() -> None:
-    """In a process that was forked from this one (a worker of a data loader) there is no run."""
+    """Report no boundaries in a forked process, such as a worker of a data loader."""
     for runtime in _installed:
         runtime.is_quiet = True
 
@@ -46,16 +46,16 @@ os.register_at_fork(after_in_child=_be_quiet)
 
 
 class FinishedLoop:
-    """In the place of a run that is over."""
+    """The no-op after the end of a run."""
 
     at = paused = LIVE
 
     def saved(self, number: int) -> bool:  # noqa: ARG002
-        """Say that a loop's iterable is to be evaluated."""
+        """Return that a loop's iterable is to be evaluated."""
         return False
 
     def loop(self, number: int, iterable: Any) -> Iterator[Any]:  # noqa: ARG002
-        """Return an iterator that tells nobody."""
+        """Return a plain iterator."""
         return iter(iterable)
 
     def manager(self, number: int, index: int, manager: Any) -> Any:  # noqa: ARG002
@@ -66,5 +66,5 @@ class FinishedLoop:
         """Begin a ``while`` loop."""
 
     def turn(self, number: int) -> bool:  # noqa: ARG002
-        """Leave it to a ``while`` loop's condition."""
+        """Return that the condition of a ``while`` loop is to be evaluated."""
         return False
