@@ -1,4 +1,4 @@
-"""Running the cell's text, and what is told of an error in it."""
+"""Run the cell's source, and describe an error raised in it for the notebook."""
 
 from __future__ import annotations
 
@@ -20,30 +20,28 @@ from .comm.failures import RAISED_ON
 from .resume.loops import Loops
 from .user_frames import is_ours, is_users
 
-# An event loop for a cell that awaits, in the thread that runs the cell.
-#
-# An engine's main thread runs a loop already: the one that received the task, which stands still until the cell is done. The
-# cell's own loop runs inside it. asyncio forbids that for a callback that forgot where it is; here it is what is wanted, so the
-# outer loop and its task are put aside for as long.
+# An event loop for a cell that awaits, in the thread that runs the cell. # An engine's main thread already runs a loop: the one that
+# received the task, which is blocked until the cell is done. The cell's own loop runs inside it. asyncio forbids nested loops, since they
+# are usually mistakes. Here nesting is intended, so the outer loop and its task are hidden meanwhile.
 
-CANCEL_TIMEOUT = 5.0  # seconds for what the cell has left behind to take notice
+CANCEL_TIMEOUT = 5.0  # seconds that tasks left by the cell have to handle their cancellation
 
 
 class CellLoop:
-    """Runs the coroutines of one cell, one after the other, on a loop that starts with the first of them."""
+    """Runs the coroutines of one cell in turn, on a loop that is created with the first of them."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run_until_complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Return what `coroutine` comes to."""
+        """Run `coroutine` and return its result."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         with _outer_loop_aside():
             return self._loop.run_until_complete(coroutine)
 
     def close(self) -> None:
-        """Cancel what the cell has started and not awaited, and let go of the loop."""
+        """Cancel tasks that the cell has started and not awaited, and close the loop."""
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -65,7 +63,7 @@ def _outer_loop_aside() -> Iterator[None]:
     if outer is None:
         yield
         return
-    # Since Python 3.12 it is not the loop but the thread that has a current task.
+    # Since Python 3.12, the current task belongs to the thread and not to the loop.
     swap = getattr(tasks, "_swap_current_task", lambda _loop, task: task)
     task = swap(outer, None)
     events._set_running_loop(None)
@@ -81,7 +79,7 @@ _BROKEN = ("gloo", "nccl", "connection closed by peer", "connection with rank")
 
 @dataclass(frozen=True)
 class Frame:
-    """One line of a traceback. `text` is the source line where this side knows it."""
+    """One line of a traceback. `text` is the source line if the engine knows it."""
 
     filename: str
     line: int
@@ -100,15 +98,15 @@ class Failure:
     frames : list of Frame
         From the cell's line down, without this project's own frames.
     secondary : bool
-        It is no cause: another rank has left (a collective that broke, a store that closed), or the run was interrupted.
+        Whether it is only a consequence: another rank has left (a collective broke, a store closed), or the run was interrupted.
     memory : str
-        Where the host's memory has run out, what there was of it.
+        If the host's memory has run out: how much was used and free.
     notes : tuple of str
-        What was added to it (``add_note``).
+        Notes added to it (``add_note``).
     parts : tuple of Failure
-        Those of an ``ExceptionGroup``.
+        The exceptions in an ``ExceptionGroup``.
     before : Failure, optional
-        Its cause, or the one that was handled when it was raised.
+        Its cause, or the exception that was being handled when it was raised.
     is_caused : bool
         Whether `before` is its cause (``raise … from …``).
     """
@@ -127,7 +125,7 @@ class Failure:
 def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops | None = None) -> Any:
     """Run `source` in `namespace` and return the value of its last line if that is an expression.
 
-    With `loops` its loops can be resumed, and it goes on where they are to jump to.
+    With `loops`, the cell's loops can be resumed, and a pending jump of `loops` is made.
     """
     tree = ast.parse(source, filename)
     keep_text(filename, source)
@@ -166,7 +164,7 @@ def _run(code: CodeType, namespace: dict[str, Any], loop: CellLoop) -> Any:
 
 
 def describe(error: BaseException, told: frozenset[int] = frozenset()) -> Failure:
-    """Return what the notebook is told of `error`; those in `told`, by their ids, have been."""
+    """Return the description of `error` for the notebook; errors whose ids are in `told` are left out."""
     told |= {id(error)}
     frames = [
         Frame(item.filename, item.lineno or 0, item.name, item.line or None)
@@ -192,7 +190,7 @@ def describe(error: BaseException, told: frozenset[int] = frozenset()) -> Failur
 
 
 def _handled(error: BaseException) -> BaseException | None:
-    """Return the exception that the user's code handled when `error` was raised: not one that this project or a library has dealt with."""
+    """Return the exception that the user's code was handling when `error` was raised, skipping those of this project and of libraries."""
     handled = error.__context__
     while handled is not None and not any(is_users(item.filename) for item in traceback.extract_tb(handled.__traceback__)):
         handled = handled.__context__
@@ -211,7 +209,7 @@ def _memory() -> str:
 
 
 def interrupted_at(frame: FrameType, filename: str) -> Failure:
-    """Return what the notebook is told of the cell in `filename` where it is given up while another thread is at `frame` of it."""
+    """Return the failure of a cell in `filename` that is abandoned while another thread runs it at `frame`."""
     stack = traceback.extract_stack(frame)
     begin = next((index for index, item in enumerate(stack) if item.filename == filename), len(stack))
     frames = [Frame(item.filename, item.lineno or 0, item.name, item.line or None) for item in stack[begin:] if not is_ours(item.filename)]
@@ -221,18 +219,18 @@ def interrupted_at(frame: FrameType, filename: str) -> Failure:
 def _is_secondary(error: BaseException) -> bool:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__.startswith("Dist"):  # DistBackendError, DistNetworkError, …
         return True
-    if RAISED_ON in getattr(error, "__dict__", {}):  # it is shown as that rank has raised it
+    if RAISED_ON in getattr(error, "__dict__", {}):  # shown as the error of that rank
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error).lower() for sign in _BROKEN)
 
 
 def forget_frames(error: BaseException, kept: Container[FrameType] = ()) -> None:
-    """Release what the frames of `error` hold, but those `kept`: models, graphs and reducers would outlive the run with them."""
+    """Clear the frames of `error`, except `kept`: they would keep models, graphs and reducers alive after the run."""
     seen: BaseException | None = error
     while seen is not None:
         for frame, _ in traceback.walk_tb(seen.__traceback__):
             if frame not in kept:
-                with suppress(RuntimeError):  # it is still running
+                with suppress(RuntimeError):  # the frame is still running
                     frame.clear()
         seen.__traceback__ = None
         seen = seen.__cause__ or seen.__context__

@@ -1,4 +1,4 @@
-"""The tops of a cell's loops on one rank, where a run can go on: what is done there, and what of it has to outlive the process."""
+"""Actions of a rank at the tops of the cell's loops, where a run can resume, and the state that must outlive the process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .telemetry.reporter import Reports
 
 
 class CellBoundary:
-    """What a rank does at the top of each iteration of the cell's own loops.
+    """Runs a rank's actions at the top of each iteration of the cell's own loops.
 
     Parameters
     ----------
@@ -38,9 +38,9 @@ class CellBoundary:
     ----------
     loops : Loops
     file_log : FileLog, optional
-        What rank 0 does to files.
+        Records file operations of rank 0.
     snapshots : Snapshots, optional
-        Once they are taken.
+        Set by :meth:`take_snapshots`.
     """
 
     def __init__(self, task: Task, namespace: dict[str, Any], *, talk: StoreChannel, control: Control, reports: Reports) -> None:
@@ -49,7 +49,7 @@ class CellBoundary:
         self.file_log = self._new_file_log()
         self.snapshots: Snapshots | None = None
         self._meter: ExtentMeter | None = None
-        self._follows = task.options.search is not None and task.options.search.prunes  # how a trial does is to be known before its end
+        self._follows = task.options.search is not None and task.options.search.prunes  # pruning needs a trial's metric before its end
 
     def _new_file_log(self) -> FileLog | None:
         task, loops = self._task, self.loops
@@ -57,17 +57,17 @@ class CellBoundary:
             return None
         since = task.resume.number if task.resume is not None else None
         if task.spans_hosts and task.resume is not None:
-            cut_back(task.file_log, since)  # the notebook's process may not see it
+            cut_back(task.file_log, since)  # the notebook's process may have no access to it
         return FileLog(task.file_log, Path.cwd(), since=since, jumps=lambda: loops.is_jumping)
 
     def measure(self) -> None:
-        """Tell the kernel how far the cell is, on rank 0."""
+        """Report the cell's progress to the kernel, on rank 0."""
         if self._task.rank == 0:
             self._meter = ExtentMeter(self._task.rank, self.loops, self._reports.observer)
             self._reports.emitter.add_source(self._meter.drain)
 
     def take_snapshots(self, results: ReturnedResults, strategy: Strategy, devices: DeviceNames, device: torch.device) -> None:
-        """Take snapshots from now on, after the cell goes on from the one that the task names, if it does."""
+        """Take snapshots from now on, and restore the snapshot that the task names, if any."""
         task, reports = self._task, self._reports
         state = RankState(
             rank=task.rank,
@@ -93,7 +93,7 @@ class CellBoundary:
             emitter=reports.emitter,
             notes=reports.notes,
             every=every if isinstance(every := task.options.checkpoint_every, int) else None,
-            # Each host is to have all that its ranks need: another may be lost.
+            # Each host needs a complete copy, in case the other hosts are lost.
             shares=strategy.is_replicated and not task.spans_hosts,
         )
         if task.resume is not None and task.resume.number is not None:

@@ -1,4 +1,4 @@
-"""What a cell has made of the notebook's objects: sent home by rank 0 at the end, and kept in snapshots on the way there."""
+"""Changes that a cell has made to the notebook's objects: sent home by rank 0 at the end, and saved in snapshots during the run."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _HIDDEN = re.compile(r"__(builtins__|name__)\Z|__(builtins_dict__|compiled_fn|im
 
 @dataclass(frozen=True)
 class Saved:
-    """What a snapshot has of the cell's values.
+    """The part of a snapshot with the cell's values.
 
     Attributes
     ----------
     packed : Packed
-        Of a :class:`Head` and what comes behind it, of the `extra` values, and of all objects in them.
+        A :class:`Head` and the graphs after it, the `extra` values, and all objects in them.
     names : frozenset of str
         Names whose values cannot be saved.
     extra : list of frozenset of str
@@ -55,7 +55,7 @@ class Saved:
 
 
 class CellResults:
-    """The namespace of a cell and the objects that came with it, as they were before the cell ran."""
+    """The namespace of a cell and the objects that came with it, compared with their state before the cell ran."""
 
     def __init__(self, namespace: dict[str, Any], tracked: list[object]) -> None:
         self.namespace = namespace
@@ -64,19 +64,19 @@ class CellResults:
         self._packing = ResultPacking(namespace, tracked)
 
     def objects(self) -> list[object]:
-        """Return what came from the notebook, and the values of the cell's names."""
+        """Return the objects from the notebook, and the values of the cell's names."""
         return [*self._baseline.objects, *self.namespace.values()]
 
     def changed_and_not(self) -> tuple[list[object], list[object]]:
-        """Return the objects of the notebook that the cell has changed in place, and the others. Of tensors and arrays it says nothing."""
+        """Return the notebook's objects that the cell has changed in place, and the others. Tensors and arrays are not compared."""
         changed = self._baseline.changed_holders()
         ids = {id(obj) for obj in changed}
         return changed, [obj for obj in self._baseline.objects if id(obj) not in ids]
 
     def pack(self, value: object, *, skip: Mapping[str, object] = _NOTHING) -> tuple[Packed, dict[str, str]]:
-        """Return what goes home, and the names that cannot, with the reason of each.
+        """Return the values to send home, and the names that cannot be sent with the reason for each.
 
-        `value` is that of the cell's last line. What is in `skip` does not go home as long as the name has this value.
+        `value` is that of the cell's last line. A name in `skip` is not sent while it has the value given there.
         """
         bound, changes, states = self._bound(skip), self._changes(), self._states()
         try:
@@ -84,7 +84,7 @@ class CellResults:
         except Exception:
             if go_back(lambda obj: self._checks().why_not(obj) is not None):
                 return self.pack(value, skip=skip)
-            # Something cannot be sent; now find out what, piece by piece.
+            # Something cannot be sent: find out what, piece by piece.
             not_sent = {name: reason for name, obj in bound.items() if (reason := self._checks().why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in not_sent}
             changes = self._checks().changes(changes, not_sent)
@@ -108,17 +108,17 @@ class CellResults:
         extra : sequence of dict
             Other values by name, such as a function's variables.
         gather : callable
-            Returns tensors that span the ranks as wholes, ``None`` where the ranks do not have the same. A collective, so all ranks save
-            at the same place.
+            Returns full tensors for tensors that span the ranks; ``None`` if the ranks hold different ones. A collective, so all ranks must
+            save at the same place.
         skip : dict
-            Names that are not saved as long as they have these values.
+            Names that are not saved while they have these values.
         elsewhere : mapping of int to int
-            As :class:`Packer` has it.
+            As in :class:`Packer`.
 
         Returns
         -------
         Saved, optional
-            ``None`` where the ranks do not hold the same.
+            ``None`` if the ranks hold different tensors.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class CellResults:
                 raise CannotSave(name, reason) from None
             spanning = SpanningTensors()
             packed = packed_with(spanning.note)
-        # Only now that all of them are known: ranks that hold different ones must not begin to exchange them.
+        # Exchange only after all spanning tensors are known: ranks that hold different ones must not start exchanging them.
         wholes = gather(spanning.tensors)
         if wholes is None:
             return None
@@ -165,22 +165,22 @@ class CellResults:
     def load(
         self, packed: Packed, *, device_for: Callable[[str], torch.device]
     ) -> tuple[list[dict[str, Any]], list[object], Callable[[], None]]:
-        """Put the state that :meth:`save` has packed into the namespace and the notebook's objects.
+        """Restore the state packed by :meth:`save` in the namespace and the notebook's objects.
 
         Returns
         -------
         extra : list of dict
         objects : list of object
-            That were made anew.
+            Objects that were created anew.
         again : callable
-            Puts it in place once more: what is evaluated on the way to where the cell goes on may change containers and random generators.
+            Restores the state once more: code evaluated during the jump may change containers and random generators.
         """
         unpacker = Unpacker(packed, namespace=self.namespace, known=self._baseline.objects, device_for=device_for)
         head: Head = unpacker.load()
         changed = {**head.changes.changed, **{index: unpacker.load() for index in head.others}}
         bound = {name: unpacker.load() for name in head.names}
-        unpacker.load()  # states of libraries, which are in their places
-        unpacker.load()  # no line was the last one yet
+        unpacker.load()  # states of libraries, which are restored by unpickling
+        unpacker.load()  # value of the last line: none yet
         extra: list[dict[str, Any]] = unpacker.load()
         objects: list[object] = unpacker.load()
         restore_all([self._baseline.objects[index] for index in changed], list(changed.values()))
@@ -192,7 +192,7 @@ class CellResults:
         def again() -> None:
             for obj, items in marked:
                 restore(obj, Contents(items))
-            # What takes a function's place has been put under its names meanwhile.
+            # Patches have replaced functions under their names meanwhile: keep these.
             self.namespace.update({name: obj for name, obj in bound.items() if stands_for(self.namespace.get(name)) is not obj})
 
         return extra, objects, again

@@ -1,4 +1,4 @@
-"""A cell on one rank, from what was sent for it to what goes home."""
+"""Run a cell on one rank, from the task's contents to the results that are sent home."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ _modules = LocalModules()
 
 
 class CellRun:
-    """The cell of a task, prepared to be run once.
+    """A task's cell, prepared to run once.
 
     Parameters
     ----------
     task : Task
     strategy : type of Strategy
-        The task's.
+        The task's strategy.
     device : torch.device
-        The rank's.
+        The rank's device.
     talk : StoreChannel
     control : Control
     reports : Reports
@@ -74,7 +74,7 @@ class CellRun:
         _modules.refresh(Path.cwd())
         look_like_a_notebook()
         for filename, text in task.sources.items():
-            keep_text(filename, text)  # scripted functions are compiled from it
+            keep_text(filename, text)  # TorchScript compiles functions from their source
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._tracked = self._unpack()
         self._rebuilt = Rebuilt(self._tracked) if task.rank == 0 else None
@@ -103,7 +103,7 @@ class CellRun:
         self._value: Any = None
 
     def _unpack(self) -> list[object]:
-        """Put the cell's names into its namespace, and return the objects that came."""
+        """Unpack the cell's names into its namespace, and return the objects that came with it."""
         packed = from_parcel(self._task.parcel, self._blobs)
         unpacker = Unpacker(
             packed, namespace=self._namespace, device_for=lambda kind: self._device if kind == "cuda" else torch.device(kind)
@@ -131,29 +131,29 @@ class CellRun:
         )
 
     def objects(self) -> list[object]:
-        """Return what came from the notebook, and the values of the cell's names."""
+        """Return the objects from the notebook, and the values of the cell's names."""
         return self._results.of_cell.objects()
 
     def outcome(self, interrupts: Interrupts, rescue: Rescue) -> Outcome:
-        """Run the cell and return what it came to; rank 0's has what goes home, unless its device has failed.
+        """Run the cell and return its outcome. Rank 0's contains the results to send home, unless its device has failed.
 
-        `rescue` stands by while the cell runs.
+        `rescue` is ready while the cell runs.
         """
         try:
             outcome = self._outcome(interrupts, rescue)
-        except Exception:  # of what is done after the cell, on a device that has failed in it
+        except Exception:  # raised after the cell, on a device that failed in it
             if self._failure is None or can_be_used(self._device):
                 raise
         else:
             if outcome.failure is None or can_be_used(self._device):
-                # Where all go back to a snapshot, what there is now is nobody's, and may be on other ranks.
+                # If all ranks go back to a snapshot, the current values are not needed, and may be on other ranks.
                 is_returned = outcome.rank == 0 and not outcome.goes_on
                 return self._results.packed_with(outcome, self._value) if is_returned else outcome
         step = self._reports.observer.step
         return Outcome(rank=self._task.rank, failure=self._failure, stopped=False, steps=step, device_failed=True)
 
     def _outcome(self, interrupts: Interrupts, rescue: Rescue) -> Outcome:
-        """Run the cell and return what it came to, without what goes home."""
+        """Run the cell and return its outcome without results."""
         rank, strategy, observer = self._task.rank, self._strategy, self._reports.observer
         if rank == 0 or strategy.is_each_whole:
             rescue.stand_by(self._results.rescued, num_bytes=self._results.num_bytes)
@@ -181,7 +181,7 @@ class CellRun:
                 goes_on = bool(count_targets or full_batch) or go_back is not None
                 forget_frames(error, kept=() if goes_on else post_mortem.keep(error, self._task))
                 if not goes_on and self._failed_alike(failure):
-                    with suppress(Exception):  # what is not whole stays behind, as after any other error
+                    with suppress(Exception):  # tensors that are not full stay on the engine, as after other errors
                         self._results.settled(None)
             rescue.stand_down()
         if failure is None:
@@ -199,10 +199,10 @@ class CellRun:
         return outcome
 
     def _hold_when_broken(self, interrupts: Interrupts) -> None:
-        """Hold back what handlers in the cell show when a rank has left, or all go back: what the run comes to again is shown then."""
+        """Buffer output of the cell's handlers once a rank has left or all ranks go back: a resumed run produces it again."""
 
         def on_interrupt() -> None:
-            if not self._control.is_ending:  # nobody has pressed ■
+            if not self._control.is_ending:  # the user has not pressed ■
                 self._shown.buffer()
 
         interrupts.on_interrupt = on_interrupt
@@ -213,7 +213,7 @@ class CellRun:
 
     @contextmanager
     def _surrounded(self) -> Iterator[None]:
-        """Let everything take part in what the cell does, until the end of the ``with`` block."""
+        """Install everything that takes part in the cell's execution, until the end of the ``with`` block."""
         task, rank = self._task, self._task.rank
         with ExitStack() as stack:
             stack.callback(_modules.note)
@@ -241,7 +241,7 @@ class CellRun:
             return None, True
         finally:
             for name, part in self._shared_out.items():
-                if self._namespace.get(name) is part:  # the notebook's own is as it was
+                if self._namespace.get(name) is part:  # the notebook's own value is unchanged
                     self._namespace[name] = self._whole[name]
 
     def _failed_alike(self, failure: Failure) -> bool:

@@ -1,7 +1,7 @@
-"""Words in code: which names it uses, and those of the functions that it calls.
+"""Inspect code without running it: find the names that it uses, and those in the functions that it calls.
 
-From its words one can tell what code may do, without running it: take a statistic, write in place, ask for gradients. Functions are
-followed by the ways in which code has them: as globals, from around it, in a module beside the notebook, in an object that a model keeps.
+The names tell what code may do: compute a statistic, write in place, ask for gradients. Functions are followed as code refers to them: as
+globals, closure variables, members of modules beside the notebook, and attributes of objects that a model keeps.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ TORCH = ("torch.", "torchvision.")
 _PLAIN = frozenset({type(None), bool, int, float, str, tuple, list, dict, set})
 _MAKING = ("init", "reset")
 _BY_NAME = frozenset(("getattr", "methodcaller", "attrgetter", "__getattribute__", "__dict__", "vars"))
-_LOOKED_AT = 100  # of what a model keeps in a list: it may be data
+_LOOKED_AT = 100  # most items visited in a container of a model, which may be data
 _NO_CALL = (
     nn.Module,
     torch.Tensor,
     type,
     ModuleType,
-)  # of these a call runs no code that is theirs alone, or other code is looked through
+)  # calls of these run no code of their own, or code that is inspected otherwise
 
 
 def model_uses(model: nn.Module, has: Callable[[CodeType, set[str]], bool], *, in_calls: bool = False) -> bool:
-    """Return whether `has` is true of code in `model` that is not PyTorch's own, or that it calls, and the names in it.
+    """Return whether `has` is true for any code in `model` that is not PyTorch's, or that it calls, with the names in that code.
 
-    With `in_calls` not of what makes the model alone: ``__init__``, and what sets first weights there, which no call of it comes to.
+    With `in_calls`, code that only constructs the model is left out: ``__init__`` and its weight initialization, which no call runs.
     """
     parts = modules_in(model)
     kinds = {kind for module in parts for kind in type(module).__mro__}
     methods = [(name, value) for kind in kinds for name, value in vars(kind).items() if not _is_torchs_or_plain(value)]
     kept = [("", value) for part in parts for value in _kept(part) if not _is_torchs_or_plain(value)]
-    is_made = not any(issubclass(kind, LazyModuleMixin) for kind in kinds)  # else a first call makes some of it
+    is_made = not any(issubclass(kind, LazyModuleMixin) for kind in kinds)  # the first call of a lazy module initializes parameters
     left_out = _names_of_making(methods, kept) if in_calls and is_made else frozenset()
     seen: set[FunctionType] = set()
     return any(_uses(value, has, seen, methods=True) for name, value in chain(methods, kept) if name not in left_out)
 
 
 def _names_of_making(methods: list[tuple[str, object]], kept: list[tuple[str, object]]) -> frozenset[str]:
-    """Return the names of methods that only make a model: nothing else names them, and nothing looks for methods by names that it makes."""
+    """Return the names of methods that only construct a model: no other code names them, and no code looks up methods by computed names."""
     found = {name for name, _ in methods if name == "__init__" or (any(word in name for word in _MAKING) and not name.startswith("__"))}
     while True:
         words: set[str] = set()
@@ -70,17 +70,17 @@ def _note_words(words: set[str], code: CodeType, names: set[str]) -> bool:
 
 
 def code_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
-    """Return whether `has` is true of the code of `function`, or of others that it calls, and the names in it."""
+    """Return whether `has` is true for the code of `function`, or of functions that it calls, with the names in that code."""
     return _uses(function, has, set())
 
 
 def call_uses(function: object, has: Callable[[CodeType, set[str]], bool]) -> bool:
-    """Return the same of a call of `function`, methods that it calls by name among it: those of its own object, and of the user's."""
+    """Return as :func:`code_uses` for a call of `function`, following methods by name: of its own object and of user-defined objects."""
     return _uses(function, has, set(), methods=True)
 
 
 def catches(code: CodeType) -> bool:
-    """Return whether `code` is the user's own and has an ``except``, so that an error is not all that a sample may lead to."""
+    """Return whether `code` is user code with an ``except``, so that a sample may be handled without raising an error."""
     if not is_users(code.co_filename):
         return False
     for part in everything(original_code(code) or code):
@@ -91,12 +91,12 @@ def catches(code: CodeType) -> bool:
 
 
 def _is_torchs_or_plain(value: object) -> bool:
-    """Return whether `value` has no code to look at, seen at once: most of what a module's classes have is so."""
+    """Return whether `value` has no code to inspect, decided quickly, since this holds for most class attributes of modules."""
     return f"{value.__module__}.".startswith(TORCH) if isinstance(value, FunctionType) else type(value) in _PLAIN
 
 
 def _kept(module: nn.Module) -> Iterator[object]:
-    """Yield what a module keeps in its attributes that may be called, and the methods of the user's objects among it."""
+    """Yield callable candidates among a module's attributes, and the class members of user-defined objects in them."""
     for value in list(vars(module).values()):
         several = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else (value,)
         for one in islice(several, _LOOKED_AT):
@@ -112,14 +112,14 @@ def _uses(
     function = _function_of(value)
     if function is None or function in seen or f"{function.__module__}.".startswith(TORCH):
         return False
-    seen.add(function)  # and not its code, which a decorator's functions have in common, each around another one
+    seen.add(function)  # not its code object, which all functions of one decorator share
     names, owner = names_in(function.__code__), _owner_of(value) or owner
     called = chain(_called(function, names), _methods(function, names, owner) if methods else ())
     return has(function.__code__, names) or any(_uses(other, has, seen, methods=methods, owner=owner) for other in called)
 
 
 def _owner_of(value: object) -> object:
-    """Return the object that a call of `value` is told of as ``self``, ``None`` where there is none."""
+    """Return the object that a call of `value` passes as ``self``; ``None`` if there is none."""
     while isinstance(value, partial):
         value = value.func
     if isinstance(value, MethodType):
@@ -139,7 +139,7 @@ def _methods(function: FunctionType, names: set[str], owner: object) -> Iterator
 
 
 def _function_of(value: Any) -> FunctionType | None:
-    """Return the function that a call of `value` runs, if one does that is written in Python."""
+    """Return the Python function that a call of `value` runs, if any."""
     while not isinstance(value, FunctionType):
         if isinstance(value, partial):
             value = value.func
@@ -154,7 +154,7 @@ def _function_of(value: Any) -> FunctionType | None:
 
 
 def _called(function: FunctionType, names: set[str]) -> Iterator[object]:
-    """Yield what a function with these names in its code may call."""
+    """Yield values that a function may call, given the names in its code."""
     yield from closed_over(function)
     for name in names:
         value = function.__globals__.get(name)

@@ -1,13 +1,11 @@
-"""Commands that take effect at the same step on every rank, with no collective per step.
+"""Commands that take effect at the same step on every rank, without a collective for each step.
 
-Ranks of a data-parallel run are in lockstep to within a step: one of them may have finished step *n* while another
-is still in it. When a command arrives, each rank posts the step that it is committed to (the one in progress) in
-the group's store and goes on to no further step until all have posted. The highest number is where all of them act; those below it
-run on to it. While no command is there, a step costs one look at a flag.
+Data-parallel ranks are in lockstep to within one step: one may have finished step *n* while another is still in it. When a command arrives,
+each rank posts the step that it is committed to (the one in progress) in the group's store, and starts no further step until all have
+posted. All ranks act at the highest of these steps; ranks below it run on to it. Without a command, a step only checks a flag.
 
-A pause is such a command too: the ranks wait at the first boundary of the agreed step, which is the same place on all of them, so that
-none waits in a collective meanwhile, which would have a time limit. Other shares of the batches are one as well: from the same draw on,
-every rank takes its part of the same division.
+A pause is such a command: ranks wait at the first boundary of the agreed step, which is the same place on all of them. So no rank waits in
+a collective, which would time out. New shares of the batches are another: all ranks switch to the new division at the same batch.
 """
 
 from __future__ import annotations
@@ -27,25 +25,25 @@ _NEVER = 2**62  # a step that no run reaches
 
 
 class StopRun(BaseException):
-    """Ends the cell at the end of a step. Not an ``Exception``: the cell's own handlers must not catch it."""
+    """Ends the cell at the end of a step. Not an ``Exception``, so that the cell's own handlers do not catch it."""
 
 
 class Control:
-    """The commands to one rank.
+    """Handles the commands to one rank.
 
     Parameters
     ----------
     talk : StoreChannel
-        By which the ranks agree.
+        Lets the ranks agree.
     pausing : callable
-        Returns a context manager that the rank is in while it waits in the pause of this number.
+        Given the number of a pause, returns the context manager in which the rank waits.
 
     Attributes
     ----------
     on_speeds : callable
-        Given the ranks' speeds where the batches are to be shared out by them from now on.
+        Called with the ranks' speeds when batches are to be divided by them from now on.
     on_return : callable
-        Called just before :class:`StopRun` is raised where the run comes again, from a checkpoint.
+        Called just before :class:`StopRun` is raised, if the run will resume from a checkpoint.
     """
 
     def __init__(self, talk: StoreChannel, *, pausing: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()) -> None:
@@ -53,19 +51,19 @@ class Control:
         self._lock = threading.Lock()
         self._news = threading.Condition(self._lock)
         self._committed = 0  # the step in progress, or the next one if none is
-        self._targets: dict[str, int | None] = {}  # of commands that were given, ``None``: not agreed yet
-        self._snapshots: list[int] = []  # that were asked for and not taken
-        self._came: set[int] = set()  # of which the others have heard where this rank is
+        self._targets: dict[str, int | None] = {}  # of given commands; ``None``: not agreed yet
+        self._snapshots: list[int] = []  # requested and not yet taken
+        self._came: set[int] = set()  # for which this rank has published its place
         self.on_speeds: Callable[[Sequence[float]], None] = lambda _: None
         self.on_return: Callable[[], None] = lambda: None
-        self._ends = False  # the stop that was asked for is the user's
-        self._speeds: dict[str, Sequence[float]] = {}  # that were ordered and are not in force, by order
-        self._pause = 0  # the number of the last one that was asked for
-        self._resumed = 0  # the number of the last one that is over
+        self._ends = False  # whether the user asked for the stop
+        self._speeds: dict[str, Sequence[float]] = {}  # ordered and not yet in force, by order
+        self._pause = 0  # number of the last requested pause
+        self._resumed = 0  # number of the last pause that is over
 
     def take(self, order: Order) -> None:
-        """Take an order of the notebook kernel. Called from the engine's control thread, also after the cell's end."""
-        # An order is known here before it is posted: the cell is not to pass the step that is posted without having seen it.
+        """Accept an order of the notebook kernel. Called from the engine's control thread, also after the cell's end."""
+        # Record an order before posting: the cell must not pass the posted step without seeing the order.
         with self._news:
             match order:
                 case Stop() | StopToReturn():
@@ -90,9 +88,9 @@ class Control:
             self._talk.publish(command, str(self._committed))
 
     def close(self) -> None:
-        """Say that this rank goes no further: no other waits for what it is committed to, or for its word of a snapshot.
+        """Announce that this rank goes no further, so that no other rank waits for its step or for its answer about a snapshot.
 
-        Others may have heard of a snapshot in a pause before they hear of the stop that ends it.
+        In a pause, other ranks may hear of a snapshot before they hear of the stop that ends the pause.
         """
         with self._lock:
             self._committed = _NEVER
@@ -102,18 +100,27 @@ class Control:
             self.refuse(number)
 
     def release(self) -> None:
-        """Hold nothing of the cell any more, of which only answers to others are left."""
+        """Drop references to the cell's objects, since only answers to other ranks remain."""
         self._pausing, self.on_speeds, self.on_return = lambda _: nullcontext(), lambda _: None, lambda: None
 
     def boundary(self, finished: int, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Say that `finished` steps are done and no other has begun. Raises :class:`StopRun` at the agreed one, and waits through a pause.
+        """Announce that `finished` steps are done and the next has not begun; act on commands that are due.
 
-        `meanwhile` is called when a snapshot is asked for in a pause.
+        Parameters
+        ----------
+        finished : int
+        meanwhile : callable
+            Called when a snapshot is requested during a pause.
+
+        Raises
+        ------
+        StopRun
+            The ranks stop at this step.
         """
         while True:
             with self._lock:
                 orders = [*self._speeds, *filter(None, [self._order()])]
-                # All of them are looked at: some ranks may know of one only.
+                # Check all orders, as some ranks may know of only one.
                 order = next((order for order in orders if (target := self._targets[order]) is None or finished >= target), None)
                 if order is None:
                     self._committed = finished + 1
@@ -134,11 +141,11 @@ class Control:
 
     @property
     def is_ending(self) -> bool:
-        """Whether the ranks are to stop for good."""
+        """Whether the ranks will stop for good."""
         return self._ends
 
     def _order(self) -> str | None:
-        """Return what the ranks are to do at the end of a step: a stop ends every pause."""
+        """Return the command for the end of a step, if any; a stop overrides every pause."""
         if "stop" in self._targets:
             return "stop"
         return f"pause/{self._pause}" if self._pause > self._resumed else None
@@ -155,43 +162,43 @@ class Control:
 
     @property
     def snapshot_asked(self) -> bool:
-        """Whether a snapshot will be due."""
+        """Whether a snapshot has been requested."""
         return bool(self._snapshots)
 
     def snapshot_due(self, finished: int) -> int | None:
-        """Return the number of the snapshot that all ranks take here, after `finished` steps; ``None``: of none."""
+        """Return the number of the snapshot that all ranks take here, after `finished` steps; ``None`` if none is due."""
         with self._lock:
             asked = [*self._snapshots]
         return next((number for number in asked if finished >= self._agree(f"snapshot/{number}")), None)
 
     def snapshot_done(self, number: int) -> None:
-        """Say that snapshot `number` was taken, or will not be."""
+        """Remove snapshot `number` from the requests, whether it was taken or not."""
         with self._lock:
             self._snapshots.remove(number)
 
     def all_take(self, number: int, state: str, alike: str = "") -> tuple[bool, bool]:
-        """Return whether all ranks take snapshot `number` here, each in the same `state`, and whether `alike` is the same; waits for them.
+        """Wait for all ranks; return whether all take snapshot `number` here in the same `state`, and whether `alike` is equal on all.
 
-        `state` is a line.
+        `state` must be a single line.
         """
         self._talk.publish(f"state/{number}", f"{state}\n{alike}")
         words = [word.partition("\n") for word in self._talk.words(f"state/{number}") or ()]
         return all(word[0] == state for word in words), all(word[2] == alike for word in words)
 
     def all_come(self, number: int, place: str) -> bool:
-        """Return whether all ranks are at one `place` to take snapshot `number`, which wants an exchange; waits for them."""
+        """Wait for all ranks; return whether all are at the same `place`, to exchange data for snapshot `number`."""
         self._came.add(number)
         self._talk.publish(f"place/{number}", place)
         return all(word == place for word in self._talk.words(f"place/{number}") or ())
 
     def refuse(self, number: int) -> None:
-        """Say that this rank does not take snapshot `number`, for whose word the others wait."""
+        """Announce that this rank does not take snapshot `number`, for whose answer the others wait."""
         if number not in self._came:
             self._talk.publish(f"place/{number}", "")
         self._talk.publish(f"state/{number}", "")
 
     def _agree(self, command: str) -> int:
-        """Return the step at which all ranks act; waits until all of them have the command, or it is one to pause that is over."""
+        """Wait until all ranks have posted `command`, and return the step at which they act; for a finished pause, one never reached."""
         found = self._targets[command]
         if found is None:
             words = self._talk.words(command, unless=lambda: command.startswith("pause/") and command != self._order())
@@ -201,20 +208,20 @@ class Control:
         return found
 
 
-# Whether all ranks have come to one error at one place of the cell.
+# Whether all ranks have raised the same error at the same place of the cell.
 #
-# If they have, what spans them can still be made whole: the losses of an hour, kept as tensors, are not lost to a typo behind the
-# loop, and the batch that does not fit can be looked at. A rank whose error is its own must not wait for exchanges: the others are
-# on their way to the next one of theirs, where they are seen to wait.
+# If so, tensors that span the ranks can still be gathered: losses kept as tensors for an hour are not lost to a typo after the loop, and a
+# batch that does not fit can be inspected. A rank with an error of its own must not wait for exchanges: the other ranks continue to their
+# next exchange and are seen waiting there.
 
-_LIMIT = timedelta(seconds=2)  # for ranks that neither fail nor come to an exchange
+_LIMIT = timedelta(seconds=2)  # longest wait for ranks that neither fail nor reach an exchange
 
 
 def all_failed_alike(failure: Failure, talk: StoreChannel, *, step: int) -> bool:
-    """Return whether every rank calls this, with the same kind of error in the same lines, at the same step, after the same exchanges.
+    """Return whether every rank calls this with the same error type in the same lines, at the same step and after as many exchanges.
 
-    The message is not compared: it may tell of a rank's part of the batch. Ranks without shared memory cannot see that another waits for
-    them, and are taken for different.
+    The message is not compared, as it may describe a rank's share. Ranks without shared memory cannot see that another rank waits for them,
+    so the result is false.
     """
     shared = shared_memory()
     if shared is None:

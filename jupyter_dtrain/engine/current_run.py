@@ -1,7 +1,7 @@
-"""The run of this process: what is in force of it while its cell is run, in one record.
+"""The parts of the current run, in one record for this process.
 
-What takes the place of PyTorch's entry points, exchanges between ranks, and iterators that a snapshot has brought back have no argument by
-which a run could reach them, so they look here. A process runs one cell at a time; outside of one, every part is ``None``.
+Patches of PyTorch's entry points, exchanges between ranks, and iterators restored from a snapshot have no argument that could pass the run,
+so they look it up here. A process runs one cell at a time; outside of a cell, every part is ``None``.
 """
 
 from __future__ import annotations
@@ -16,56 +16,62 @@ from torch.utils.data import DataLoader
 
 
 class Clock(Protocol):
-    """Where the time of the rank goes."""
+    """Measures where the rank's time goes."""
 
     part: int
-    """The part that goes on."""
+    """The part that is being timed."""
 
     def switch(self, part: int) -> int:
-        """Go over to a part of the time, and return the one before."""
+        """Start timing `part`, and return the part before."""
 
 
 class RankZeroBranches(Protocol):
-    """Branches of the cell that rank 0 alone takes."""
+    """Branches of the cell that only rank 0 takes."""
 
     def line(self) -> int | None:
-        """Return the line of such a branch in which the cell is, if it is in one."""
+        """Return the line of the rank-0 branch that the cell is in; ``None`` if it is in none."""
 
     def check(self) -> None:
-        """Raise RuntimeError where it is in one."""
+        """Raise RuntimeError if the cell is in such a branch."""
 
 
 class Handlers(Protocol):
     """``try`` statements of the cell."""
 
     def here(self, frame: FrameType | None) -> bool:
-        """Return whether `frame`, or one that it was called from, would catch an error."""
+        """Return whether `frame`, or one of its callers, would catch an error."""
 
 
 class ThreadTurns(Protocol):
-    """Which thread may make a collective."""
+    """Decides which thread may run a collective."""
 
     def check(self) -> None:
-        """Wait until no other thread can make one; RuntimeError where another thread tries."""
+        """Wait until no other thread can run a collective.
+
+        Raises
+        ------
+        RuntimeError
+            Another thread tries to.
+        """
 
 
 class Loaders(Protocol):
-    """What a run makes of loaders."""
+    """A run's access to loaders."""
 
     together: int
-    """How many batches of a loader make one of the run's."""
+    """Number of a loader's batches that form one batch of the run."""
 
     def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Any, loader: DataLoader[Any], begin: Any) -> Any:
-        """Return the batches of a loader that lacks those that were given out, where its sampler can leave them out.
+        """Return the remaining batches of a loader that skips those given out, if its sampler can skip them.
 
-        `cursor` is the `IteratorState` of the iteration. What makes the batches' iterator is given to `begin`, which calls it while random
-        streams are as they were.
+        `cursor` is the `IteratorState` of the iteration. `begin` receives the function that makes the batches' iterator, and calls it with
+        random streams as they were.
         """
 
 
 @dataclass(slots=True)
 class CurrentRun:
-    """The parts of the run that are in force."""
+    """The parts of the current run."""
 
     timing: Clock | None = None
     rank0_branches: RankZeroBranches | None = None
@@ -75,7 +81,7 @@ class CurrentRun:
 
     @contextmanager
     def having(self, **parts: object) -> Iterator[None]:
-        """Let `parts`, by their names, be in force until the end of the ``with`` block."""
+        """Set `parts` by name until the end of the ``with`` block."""
         for name, part in parts.items():
             setattr(self, name, part)
         try:

@@ -1,14 +1,14 @@
-"""What all ranks hold alike because of the way in which they train: parameters, their gradients, and what the optimizers keep of them.
+"""State that all ranks hold alike in data-parallel training: parameters, gradients, and optimizer state.
 
-A snapshot need not have it from each rank: every rank copies a part of it, and all go on from these parts. That divides by the number of
-ranks what a snapshot takes of their time, of the bus from a GPU and of the host's memory.
+A snapshot does not need it from each rank: every rank copies a part, and all resume from these parts. This divides the time that a
+snapshot takes, the traffic from a GPU and the host memory by the number of ranks.
 
-Each backward pass ends with the same gradients on all ranks (:mod:`.backward.gradient_sync`), so an optimizer's step leaves the same
-parameters. Code of the user's can break that, as a model that writes what it has seen of its share into a parameter, so the ranks compare
-samples of the bytes each time.
+Each backward pass ends with the same gradients on all ranks (:mod:`.backward.gradient_sync`), so an optimizer's step yields the same
+parameters. User code can break this, such as a model that writes a statistic of its share into a parameter. Therefore the ranks compare
+samples of the bytes for each snapshot.
 
-What an optimizer keeps of a parameter may be on one rank alone, as may the parameter (:mod:`.strategies`). That rank copies it, and all go
-on from its copy.
+A parameter, or the optimizer's state for it, may be on one rank only (:mod:`.strategies`). That rank copies it, and all resume from its
+copy.
 """
 
 from __future__ import annotations
@@ -24,25 +24,28 @@ from ..serialization.leaves import leaf_of
 from ..serialization.pickler import Packed
 from .staging import tensors_of
 
-SMALLEST = 1 << 16  # bytes; to copy less than this takes no longer than to ask about it
-SAMPLES = 16  # of the bytes of a storage, from its beginning to its end
+SMALLEST = 1 << 16  # bytes; copying less takes no longer than agreeing about it
+SAMPLES = 16  # samples of a storage's bytes, evenly spaced
 SAMPLE = 64  # bytes each
-_KINDS = (torch.Tensor, torch.nn.Parameter)  # what spans the ranks is none
+_KINDS = (torch.Tensor, torch.nn.Parameter)  # not tensors that span the ranks
 
 
 @dataclass(frozen=True)
 class Held:
-    """A storage that one rank alone has, and the others something that stands for it.
+    """A storage that only one rank has; the other ranks have a placeholder for it.
 
     Attributes
     ----------
+    storage : UntypedStorage
+    rank : int
+        The rank that has it.
     device : str
-        The type of the device that it is on.
+        Type of its device.
     trained : bool
-        It is what an optimizer trains, or a gradient, which ranks otherwise hold alike.
+        Whether an optimizer trains it, or it is a gradient; ranks otherwise hold such storages alike.
     read : callable, optional
-        Puts its bytes into a flat tensor, as they are nowhere together yet. A collective, in the order of all that are held; who does not
-        have it, or no room for it, gives nothing.
+        Assembles its bytes in a flat tensor; ``None``: they are assembled already. A collective, in the order of all such storages. A rank
+        that does not need the bytes, or has no room, passes ``None``.
     """
 
     storage: torch.UntypedStorage
@@ -54,7 +57,7 @@ class Held:
 
 @dataclass(frozen=True)
 class Apart:
-    """What optimizers keep that is on one rank alone: the optimizers by their ``id``, and their storages in the same order on all ranks."""
+    """Optimizer state that only one rank has: the optimizers by ``id``, and their storages in the same order on all ranks."""
 
     optimizers: frozenset[int] = frozenset()
     held: tuple[Held, ...] = field(default=())
@@ -64,20 +67,20 @@ NOTHING_APART = Apart()
 
 
 class Common:
-    """The large storages that all ranks hold alike, and those that one has for all, in the same order on all of them.
+    """The large storages that all ranks hold alike, and those that one rank copies for all, in the same order on all ranks.
 
     Parameters
     ----------
     objects : iterable of object
-        Among them the optimizers, in the same order on all ranks.
+        May contain optimizers, in the same order on all ranks.
     rank, world_size : int
     apart : Apart
-        What one rank has for all.
+        Storages that only one rank has.
 
     Attributes
     ----------
     owners : list of int
-        For each storage the rank that copies it.
+        For each storage, the rank that copies it.
     """
 
     def __init__(self, objects: Iterable[object], *, rank: int, world_size: int, apart: Apart = NOTHING_APART) -> None:
@@ -101,26 +104,26 @@ class Common:
         self.owners = shared_out([storage.nbytes() for storage in self._storages], world_size, of_one)
 
     def elsewhere(self) -> dict[int, int]:
-        """Return the addresses of the storages, with the number of each, that need no copy of their own where they are met."""
+        """Return the numbers of the storages by address; a packer that meets them need not copy them."""
         return {storage._cdata: number for number, storage in enumerate(self._storages)}
 
     def add_own(self, packed: Packed) -> tuple[Packed, dict[int, int]]:
-        """Return `packed` with leaves behind its own for what this rank copies, and where those are, by number."""
+        """Return `packed` with this rank's copies appended as leaves, and their indices by number."""
         own = [number for number, owner in enumerate(self.owners) if owner == self._rank]
         leaves = [leaf_of(self._storages[number]) for number in own]
         where = {number: index for index, number in enumerate(own, len(packed.leaves))}
         all_leaves = [*packed.leaves, *(leaf for leaf, _ in leaves)]
         for index, number in packed.elsewhere.items():
-            all_leaves[index] = replace(all_leaves[index], device=self._devices[number])  # what stands for it may be on another
+            all_leaves[index] = replace(all_leaves[index], device=self._devices[number])  # the placeholder may be on another device
         return replace(packed, leaves=all_leaves, buffers=[*packed.buffers, *(buffer for _, buffer in leaves)]), where
 
     def bytes_of_others(self, *, on_cpu: bool) -> int:
-        """Return how many bytes other ranks copy, in the host's memory or from devices."""
+        """Return how many bytes other ranks copy, on the CPU or from devices."""
         all_of_them = zip(self._storages, self.owners, self._devices, strict=True)
         return sum(storage.nbytes() for storage, owner, device in all_of_them if owner != self._rank and (device == "cpu") == on_cpu)
 
     def digest(self) -> str:
-        """Return what is the same on ranks that hold the same, unless they differ nowhere in the samples."""
+        """Return a digest that is equal on ranks that hold the same; it covers samples of the bytes."""
         hashed = xxhash.xxh3_128()
         for number, storage in enumerate(self._storages):
             hashed.update(storage.nbytes().to_bytes(8, "little"))
@@ -135,9 +138,9 @@ def _is_large(tensor: torch.Tensor) -> bool:
 
 
 def shared_out(sizes: list[int], num_ranks: int, of_one: Mapping[int, int]) -> list[int]:
-    """Return for each of `sizes` a rank, so that all have about as much: the largest first, each to who has least.
+    """Return a rank for each of `sizes`, balanced greedily: the largest first, each to the rank with the least.
 
-    `of_one` says by index which ranks have some of them to themselves.
+    `of_one` maps indices to the ranks that must own them.
     """
     loads, owners = [0] * num_ranks, [0] * len(sizes)
     for index in sorted(range(len(sizes)), key=lambda index: (index not in of_one, -sizes[index])):

@@ -1,7 +1,7 @@
-"""What is in a module: as ``nn.Module`` says it, in a tenth of the time.
+"""Fast versions of ``nn.Module.modules()`` and ``parameters()``, and what is derived from them.
 
-``modules()`` and ``parameters()`` make names on their way through nested generators. They are asked for in every step here, and a
-small model's step takes milliseconds. Where a class has an answer of its own, that is asked.
+The originals build names in nested generators and take ten times as long. They are needed in every step, and a small model's step takes
+milliseconds. A class that overrides them is asked instead.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 
-# What is known of objects that may go, by their identity.
+# A weak map by identity.
 #
-# As ``torch.utils.weak.WeakIdKeyDictionary``, which takes ten times as long to look into: here that is done many times in each step.
-# By identity, because a user's module may define a hash of its own, which fails before it is made and changes with it.
+# ``torch.utils.weak.WeakIdKeyDictionary`` does the same, but lookups take ten times as long, and there are many in each step. Keys are
+# compared by identity, because a user's module may define a hash that fails before ``__init__`` or changes with its state.
 
 T = TypeVar("T")
 
 
 class IdentityMap(Generic[T]):
-    """Values by the identity of objects, each kept as long as its object."""
+    """Values by identity of their objects, each kept as long as its object."""
 
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], T]] = {}
 
     def get(self, key: object) -> T | None:
-        """Return the value of `key`, ``None`` if it has none."""
+        """Return the value of `key`; ``None`` if it has none."""
         entry = self._entries.get(id(key))
         return entry[1] if entry is not None and entry[0]() is key else None
 
     def set(self, key: object, value: T) -> T:
-        """Give `key` a value, and return that."""
+        """Set the value of `key`, and return the value."""
         self._entries[id(key)] = weakref.ref(key, partial(self._forget, id(key))), value
         return value
 
     def remove(self, key: object) -> None:
-        """Forget the value of `key`."""
+        """Remove the value of `key`."""
         self._entries.pop(id(key), None)
 
     def items(self) -> Iterator[tuple[Any, T]]:
-        """Yield the objects that there are, with their values."""
+        """Yield the objects that are alive, with their values."""
         for reference, value in list(self._entries.values()):
             if (key := reference()) is not None:
                 yield key, value
 
     def values(self) -> Iterator[T]:
-        """Yield the values of the objects that there are."""
+        """Yield the values of the objects that are alive."""
         return (value for _, value in self.items())
 
     def _forget(self, number: int, dead: object) -> None:
@@ -77,18 +77,18 @@ def parameters_in(module: nn.Module) -> list[nn.Parameter]:
     kind = type(module)
     if kind.parameters is not _parameters or kind.named_parameters is not _named_parameters:
         return list(module.parameters())
-    # As `named_parameters` does, it walks over the modules and asks none of them for parameters.
+    # Like `named_parameters`, collect from all modules without calling their own `parameters`.
     found = {id(p): p for part in modules_in(module) for p in part._parameters.values() if p is not None}
     return list(found.values())
 
 
 class Found(Generic[T]):
-    """What was found in modules, which holds until something is registered in one of them.
+    """Caches search results for modules until a module or parameter is registered anywhere.
 
     Parameters
     ----------
     find : callable
-        Looks through a module.
+        Searches a module.
     """
 
     def __init__(self, find: Callable[[nn.Module], Iterable[T]]) -> None:
@@ -96,7 +96,7 @@ class Found(Generic[T]):
         self._found: IdentityMap[tuple[int, list[weakref.ref[T]]]] = IdentityMap()
 
     def of(self, module: nn.Module) -> list[T]:
-        """Return what there is in `module`."""
+        """Return the search result for `module`."""
         known = self._found.get(module)
         if known is not None and known[0] == _num_registered:
             return [part for reference in known[1] if (part := reference()) is not None]
@@ -106,12 +106,12 @@ class Found(Generic[T]):
         return found
 
 
-_num_registered: int | None = None  # modules and parameters, while they are counted
+_num_registered: int | None = None  # number of registrations, while they are counted
 
 
 @contextmanager
 def registrations_counted() -> Iterator[None]:
-    """Let :class:`Found` keep what it has found, until the end of the ``with`` block."""
+    """Count registrations, which enables the cache of :class:`Found`, until the end of the ``with`` block."""
     global _num_registered
     _num_registered = 0
     handles = [
@@ -126,7 +126,7 @@ def registrations_counted() -> Iterator[None]:
 
 
 def num_registered() -> int | None:
-    """Return how many modules and parameters have been registered, ``None`` where they are not counted."""
+    """Return the number of modules and parameters registered so far; ``None`` if they are not counted."""
     return _num_registered
 
 
@@ -137,17 +137,17 @@ def _registered(*_: object) -> None:
 
 
 def layers_taking_statistics(module: nn.Module) -> list[_BatchNorm]:
-    """Return the BatchNorm layers in `module` that take statistics of the batch now."""
+    """Return the BatchNorm layers in `module` that currently compute statistics of the batch."""
     return [layer for layer in modules_in(module) if isinstance(layer, _BatchNorm) and layer.training]
 
 
 OF_ALL_MODULES = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
-"""The forward hooks that are registered for all modules."""
+"""Forward hooks registered for all modules."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether somebody looks at what goes through `module`. PyTorch's own hooks (those of ``prune``) make its parameters."""
+    """Return whether `module` has hooks other than PyTorch's own (those of ``prune``, which compute its parameters)."""
     own = (hook for part in modules_in(module) for name in _HOOKS for hook in part.__dict__.get(name, {}).values())
     hooks = (*own, *(hook for registered in OF_ALL_MODULES for hook in registered.values()))
     return not hasattr(module, "_orig_mod") and any(not _module_of(hook).startswith("torch.") for hook in hooks)
@@ -171,7 +171,7 @@ def _collect(module: nn.Module, found: dict[int, nn.Module]) -> None:
 
 
 def outermost(objects: Iterable[object]) -> list[nn.Module]:
-    """Return the modules with parameters among `objects` that are part of no other one."""
+    """Return the modules with parameters among `objects` that are not part of another one."""
     modules = [obj for obj in objects if isinstance(obj, nn.Module) and next(iter(obj.parameters()), None) is not None]
     inner = {id(child) for module in modules for child in module.modules() if child is not module}
     return [module for module in modules if id(module) not in inner]

@@ -1,4 +1,4 @@
-"""Optimizers and their steps, noticed while a cell runs."""
+"""Observe optimizers and their steps while a cell runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .timing import OPTIMIZER, Timing
 def optimizers_watched(
     timing: Timing, on_optimizer: Callable[[], None], on_optimizer_step: Callable[[torch.optim.Optimizer], None]
 ) -> Iterator[None]:
-    """Notice each optimizer that is made, and each step, until the end of the ``with`` block."""
+    """Call back for each optimizer that is constructed, and after each step, until the end of the ``with`` block."""
     make_optimizer = torch.optim.Optimizer.__init__
 
     @wraps(make_optimizer)

@@ -1,7 +1,7 @@
-"""Where a run meets PyTorch: the few calls that are noticed while a cell runs, and nothing after it.
+"""Patches of PyTorch's entry points while a cell runs.
 
-The cell's code and objects stay as they are; PyTorch's own entry points are replaced for the time of the run, so
-models, loaders and optimizers count wherever and whenever they are made.
+The cell's code and objects stay unchanged. PyTorch's own entry points are replaced during the run instead, so that models, loaders and
+optimizers are covered wherever and whenever they are constructed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HOOKS_OF_MODULES = [f"register_{kind}_hook" for kind in ("forward", "forward_pr
 
 @contextmanager
 def hooks_noticed(models: ModelCalls) -> Iterator[None]:
-    """Let `models` see where hooks of modules and of tensors are registered, until the end of the ``with`` block."""
+    """Notify `models` when hooks of modules and tensors are registered, until the end of the ``with`` block."""
 
     def registering(original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
@@ -61,7 +61,7 @@ def hooks_noticed(models: ModelCalls) -> Iterator[None]:
 
 
 class _Data:
-    """The attribute ``Tensor.data``, which takes a global tensor as a whole: PyTorch asks nobody, and would take the rank's part."""
+    """The attribute ``Tensor.data``, with which a global tensor is assigned as a full tensor; PyTorch would assign the rank's part."""
 
     def __init__(self, whole: Callable[[Any], Any]) -> None:
         self._whole = whole
@@ -77,7 +77,7 @@ class _Data:
 
 
 Replacement = tuple[object, str, Any]
-"""Of what, which attribute, by what."""
+"""Target object, attribute name, replacement."""
 
 
 @contextmanager
@@ -92,21 +92,23 @@ def instrumented(
     on_optimizer: Callable[[], None],
     on_optimizer_step: Callable[[torch.optim.Optimizer], None],
 ) -> Iterator[None]:
-    """Let the parts of a run see the calls that they are about.
+    """Patch PyTorch's entry points so that the parts of a run take part in their calls.
 
     Parameters
     ----------
+    models : ModelCalls
+    loaders : ShardedLoaders
     gradients : GradientSync, optional
-        ``None`` where there is one rank.
+        ``None`` if there is one rank.
     timing : Timing
     on_backward : callable
-        Told of the root of every backward pass before it runs.
+        Called with the root of every backward pass before it runs.
     on_backward_failed : callable
-        Told that the pass has raised an error.
+        Called when a backward pass has raised an error.
     on_optimizer : callable
-        Told that an optimizer is made.
+        Called when an optimizer has been constructed.
     on_optimizer_step : callable
-        Told of every optimizer after its step.
+        Called with every optimizer after its step.
     """
     replacements = (
         (torch.Tensor, "data", _Data(models.full_tensor)),
@@ -132,7 +134,7 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
 
     @wraps(call)
     def module_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # a part of a model: what is noticed of calls is not to be compiled, nor to be guarded
+        if torch.compiler.is_dynamo_compiling():  # within a model: our bookkeeping must not be compiled or guarded
             return call(self, *args, **kwargs)
         if models.inside:
             return models.call(call, self, args, kwargs)
@@ -200,7 +202,7 @@ def _of_backward_passes(
         if len(grads) == 1 and len(roots) > 1:
             grads *= len(roots)
         only = (inputs,) if isinstance(inputs, torch.Tensor) else tuple(inputs.values()) if isinstance(inputs, dict) else inputs
-        if models.passes.under_way:  # a part of the graph that is computed again, and gone through, within a pass
+        if models.passes.under_way:  # a nested pass over a recomputed part of the graph
             run(roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             return
         on_backward(roots[0])
@@ -208,7 +210,7 @@ def _of_backward_passes(
         try:
             statistics = models.parts.new_statistics() if gradients is not None else []
             end = Exchange.broadcast(statistics) if statistics else None
-            # A pass makes pieces of graphs for itself, whether or not the cell asks for it under `no_grad`.
+            # A pass builds graphs internally, even if the cell calls it under `no_grad`.
             with torch.enable_grad(), models.in_pass():
                 models.passes.run(run, roots, grads, retain_graph=retain_graph, create_graph=create_graph, inputs=only)
             if end is not None:
@@ -232,8 +234,8 @@ def _is_initialized(models: ModelCalls) -> Callable[[], bool]:
 
     @wraps(is_initialized)
     def dist_is_initialized() -> bool:
-        # The cell sees one process, and so do libraries that would add up values that are global already. PyTorch's own layer for
-        # statistics over all ranks asks as well, where these are not taken over the whole batch anyway.
+        # The cell sees a single process, and so do libraries that would otherwise sum up values that are global already. PyTorch's
+        # SyncBatchNorm asks too, and gets the real answer if statistics are not computed over the whole batch anyway.
         return models.parts.statistics_per_rank and sys._getframe(1).f_globals.get("__name__") == batchnorm.__name__ and is_initialized()
 
     return dist_is_initialized

@@ -1,11 +1,11 @@
-"""The frames of a cell that has failed, kept on the engine until the next cell, and a debugger that stands in them.
+"""Post-mortem debugging: the frames of a failed cell, kept on the engine until the next cell, and a debugger in them.
 
-The debugger is IPython's own. It would read from a keyboard, and engines have none: the notebook reads each line, has it done here by a
-call like any other (:func:`command`), and shows what that returns. So nothing waits on the engine between two lines.
+The debugger is IPython's. It would read from a keyboard, which engines do not have. Therefore the notebook reads each line, runs it here by
+an ordinary call (:func:`command`), and shows the result. The engine does not wait between two lines.
 
-What is kept are the user's frames and those of libraries. This project's would keep reducers and snapshots alive, which must not outlive
-the process group; `cell.forget_frames` and :func:`clear_callers` empty them. What the kept ones hold is a step's memory: an error of
-memory that has run out keeps none.
+Frames of the user and of libraries are kept. This project's own frames would keep reducers and snapshots alive, which must not outlive the
+process group; `cell.forget_frames` and :func:`clear_callers` clear them. Kept frames hold the memory of a step, so none are kept after an
+out-of-memory error.
 """
 
 from __future__ import annotations
@@ -42,10 +42,13 @@ class Kept:
 
     Attributes
     ----------
+    run_id : str
+    rank, world_size : int
     trace : TracebackType, optional
-        Without what is this project's; ``None``: memory had run out.
-    debugger : optional
-        The one that stands in them, once somebody has looked.
+        Without this project's frames; ``None``: memory had run out.
+    frames : collection of FrameType
+    debugger : Pdb, optional
+        Set once the user has opened it.
     """
 
     run_id: str
@@ -60,9 +63,9 @@ _kept: Kept | None = None
 
 
 def keep(error: BaseException, task: Task) -> Collection[FrameType]:
-    """Keep the frames of an error that has ended the cell, and return those that are kept."""
+    """Keep the user's and libraries' frames of an error that ended the cell, and return them."""
     global _kept
-    if task.strategy.owns_process_group:  # such engines start anew after each cell
+    if task.strategy.owns_process_group:  # such engines restart after each cell
         return ()
     if advice_for(type(error).__name__, str(error)) is not None:
         _kept = Kept(task.run_id, task.rank, task.world_size, None, ())
@@ -86,35 +89,35 @@ def keep(error: BaseException, task: Task) -> Collection[FrameType]:
 
 
 def clear_callers() -> None:
-    """Empty the frames that the cell was called from, which the kept ones refer to. To be called when they have returned."""
+    """Clear the frames that called the cell, to which kept frames refer. Must be called after they have returned."""
     for kept in _kept.frames if _kept is not None else ():
         frame = kept.f_back
         while frame is not None:
             if frame not in _kept.frames:  # type: ignore[union-attr]
                 try:
                     frame.clear()
-                except RuntimeError:  # the one that calls this
+                except RuntimeError:  # a frame that is still running: this function's caller
                     break
             frame = frame.f_back
 
 
 def forget() -> None:
-    """Free the frames that are kept, if there are any."""
+    """Free the kept frames, if any."""
     global _kept
     if _kept is not None:
         _kept = None
-        gc.collect()  # a cell's names and functions refer to each other
+        gc.collect()  # a cell's names and functions form reference cycles
         give_back_what_is_scarce()
 
 
 @contextmanager
 def breakpoints_end_the_cell() -> Iterator[None]:
-    """Let ``breakpoint()`` raise until the end of the ``with`` block: in a kernel it may do nothing without a word."""
+    """Let ``breakpoint()`` raise until the end of the ``with`` block: in a kernel it might silently do nothing."""
 
     def stop(*args: Any, **kwargs: Any) -> Any:
         if os.environ.get("PYTHONBREAKPOINT", "") in _ASK_SOMEBODY:
             raise bdb.BdbQuit
-        return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 - the user has switched it off, or named another
+        return sys.__breakpointhook__(*args, **kwargs)  # noqa: T100 - the user has disabled it, or named another
 
     with patched(sys, "breakpointhook", stop):
         yield
@@ -124,7 +127,7 @@ def breakpoints_end_the_cell() -> Iterator[None]:
 
 
 def begin(run_id: str, theme: str) -> tuple[str, bool]:
-    """Begin to look at the frames of run `run_id`; return what to show, and whether that was all. `theme` is that of IPython's colours."""
+    """Open the debugger in the frames of run `run_id`; return its output, and whether it is over. `theme` is IPython's color theme."""
     if _kept is None or _kept.run_id != run_id:
         return GONE, True
     if _kept.trace is None:
@@ -143,9 +146,9 @@ def begin(run_id: str, theme: str) -> tuple[str, bool]:
 
 
 def command(run_id: str, line: str) -> tuple[str, bool]:
-    """Do one line of the debugger's; return what it shows, and whether it was the last one.
+    """Run one debugger command; return its output, and whether the debugger is over.
 
-    One that quits frees the frames. One that would go on (``c``, ``n``) leaves them, as nothing can go on here.
+    A command that quits frees the frames. One that would continue the program (``c``, ``n``) ends the debugger but keeps the frames.
     """
     if _kept is None or _kept.run_id != run_id or _kept.debugger is None:
         return GONE, True
@@ -174,7 +177,7 @@ def _done(kept: Kept, action: Callable[[], bool]) -> tuple[str, bool]:
             is_over = action()
         except KeyboardInterrupt:
             output.write("*** KeyboardInterrupt\n")
-        except Exception as error:  # a command that the debugger has not caught, such as one that starts the program anew
+        except Exception as error:  # not caught by the debugger, such as a command that restarts the program
             output.write(f"*** {type(error).__name__}: {error}\n")
     return output.getvalue(), is_over
 
@@ -192,18 +195,18 @@ def _new_debugger(theme: str) -> Any:
     from IPython.core.debugger import Pdb
 
     class RankPdb(Pdb):
-        """IPython's debugger, which shows what it is told to in what stands for its output."""
+        """IPython's debugger, with output to a string buffer."""
 
         def do_local(self, arg: str) -> None:
             """Show the part of a tensor that this rank has, and which part it is: local EXPRESSION."""
-            with suppress(Exception):  # it has been told
+            with suppress(Exception):  # the debugger has shown the error
                 value, words = part_of(self._getval(arg))
                 self.message(f"{value!r}\n({words})")
 
     debugger = RankPdb(stdin=io.StringIO(), stdout=io.StringIO(), nosigint=True, readrc=False)
     for name in ("set_theme_name", "set_colors"):  # IPython 9, and before
         if hasattr(debugger, name):
-            with suppress(Exception):  # a theme that is the notebook's own
+            with suppress(Exception):  # a theme that only the notebook has
                 getattr(debugger, name)(theme)
             break
     return debugger

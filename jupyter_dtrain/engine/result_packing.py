@@ -1,4 +1,4 @@
-"""What a cell has made in one pickle, what shares memory in one piece: with itself, or with what the notebook has."""
+"""Pack a cell's results into one pickle that preserves shared memory: within the results, and with the notebook's objects."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class ResultPacking:
     Parameters
     ----------
     namespace : dict
-        The cell's.
+        The cell's namespace.
     objects : sequence of object
-        Those that came from the notebook, in its order.
+        The objects from the notebook, in its order.
 
     Attributes
     ----------
     references : mapping of int to Reference
-        What stands for objects of libraries that the cell has changed, by their ids.
+        By id: references that stand for library objects that the cell has changed.
     """
 
     def __init__(self, namespace: dict[str, Any], objects: Sequence[object]) -> None:
@@ -46,13 +46,13 @@ class ResultPacking:
         whole: Callable[[Any], Any] | None = None,
         elsewhere: Mapping[int, int] | None = None,
     ) -> Packed:
-        """Return the graphs of what the cell has made, and, for a process that goes on, of `extra` and of the objects in all of them.
+        """Return the graphs of the cell's results; with `extra`, for a resumed process, also these values and all tracked objects.
 
-        Memory that several share is known once all have been seen: then they are pickled again.
+        Memory shared by several arrays is known only after all have been seen: then everything is pickled again.
         """
         windows = Windows()
         for new in changes.changed.values():
-            windows.leave(new.items)  # new numbers of an array that the reader has are no window into the old ones
+            windows.leave(new.items)  # new values of an array that the reader has must not be views of old ones
         while True:
             packer = self.packer(whole, elsewhere, windows)
             for graph in graphs_of(changes, bound, value, states):
@@ -66,7 +66,7 @@ class ResultPacking:
     def packer(
         self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None, windows: Windows | None = None
     ) -> Packer:
-        """Return what pickles one thing or another."""
+        """Return a packer for results."""
         packer = ResultPacker(
             namespace=self._namespace,
             known=self._objects,
@@ -79,11 +79,11 @@ class ResultPacking:
         return packer
 
     def is_elsewhere(self, new: Contents) -> bool:
-        """Return whether a tensor has memory that no tensor of the notebook had."""
+        """Return whether a tensor uses storage that no tensor of the notebook had."""
         return isinstance(new.items, Numbers) and new.items.tensor.untyped_storage()._cdata not in self._storages
 
     def _storages_kept(self) -> dict[int, int]:
-        """Return the storages that still are those of the notebook's tensors: ``w.data = …`` gives a tensor another one."""
+        """Return the storages that still belong to the notebook's tensors; ``w.data = …`` gives a tensor another storage."""
         found: dict[int, int] = {}
         for address, (index, _) in self._storages.items():
             tensor: Any = self._objects[index]
@@ -93,7 +93,7 @@ class ResultPacking:
 
 
 def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:
-    """Return the storages of the tensors among `objects` by their address: the index of a tensor, and the storage, to be kept alive."""
+    """Return the storages of tensors among `objects` by address, each with a tensor's index and a reference that keeps it alive."""
     found: dict[int, tuple[int, torch.UntypedStorage]] = {}
     for index, obj in enumerate(objects):
         if isinstance(obj, torch.Tensor) and Numbers.can_hold(obj):

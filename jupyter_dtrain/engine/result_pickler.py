@@ -1,4 +1,4 @@
-"""How results are pickled: what the cell has changed as graphs of their own, and tensors that span the ranks as full ones."""
+"""Pickle a cell's results: each changed object as a separate graph, and tensors that span the ranks as full tensors."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .tensor.placement_types import GlobalTensor
 
 @dataclass(frozen=True)
 class Changes:
-    """What the cell did to what was there.
+    """Changes that the cell made to existing objects and names.
 
     Attributes
     ----------
     changed : dict of int to Contents
-        New contents of tracked objects, by their index.
+        New contents of tracked objects, by index.
     deleted : list of str
         Names that the cell deleted.
     """
@@ -36,16 +36,16 @@ class Changes:
 
 @dataclass(frozen=True)
 class Head:
-    """What the cell did that is read for certain, and what comes behind it: a graph each, as no other process may be able to make one.
+    """The first graph of a cell's results, which can always be read. Each later graph is separate, as a reader may fail to unpickle it.
 
     Attributes
     ----------
     changes : Changes
-        To the numbers of tensors.
+        Changes of tensors' values, and deleted names.
     others : list of int
-        Indices of the other tracked objects that have new contents; these come first.
+        Indices of the other changed objects, whose contents come next.
     names : list of str
-        Names that the cell bound; their values come behind those, then states of libraries, and then the value of the cell's last line.
+        Names that the cell bound. Their values come after `others`, then states of libraries, then the value of the cell's last line.
     """
 
     changes: Changes
@@ -54,7 +54,7 @@ class Head:
 
 
 def graphs_of(changes: Changes, bound: Mapping[str, Any], value: object, states: Sequence[object]) -> Iterator[object]:
-    """Return a :class:`Head` and what comes behind it."""
+    """Yield a :class:`Head` and the graphs after it."""
     certain = {index: new for index, new in changes.changed.items() if isinstance(new.items, Numbers) and not new.attributes}
     others = [index for index in changes.changed if index not in certain]
     yield Head(Changes(certain, changes.deleted), others, list(bound))
@@ -65,40 +65,40 @@ def graphs_of(changes: Changes, bound: Mapping[str, Any], value: object, states:
 
 
 class SpanningTensors:
-    """The tensors that span the ranks in what is packed, in the order in which they come."""
+    """Collects the tensors that span the ranks, in the order of packing."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
         self._noted: set[int] = set()
 
     def note(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Note one; return what stands for it. What shares memory is packed, and so noted, a second time."""
+        """Record a tensor once, and return a placeholder. Packing is repeated if memory is shared."""
         if id(tensor) not in self._noted:
             self._noted.add(id(tensor))
             self.tensors.append(tensor)
         return torch.empty(0, dtype=tensor.dtype)
 
     def filled(self, wholes: Sequence[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return what gives each of them as a whole."""
+        """Return a function that replaces each recorded tensor by its full tensor."""
         found = {id(tensor): whole for tensor, whole in zip(self.tensors, wholes, strict=True)}
         return lambda tensor: found[id(tensor)]
 
 
 class ResultPacker(Packer):
-    """Writes tensors that span the ranks as a whole, the same on all ranks; `whole` is ``None`` for what goes home."""
+    """Packs tensors that span the ranks as full tensors by `whole`, the same on all ranks; for results sent home `whole` is ``None``."""
 
     def __init__(self, *, whole: Callable[[Any], Any] | None, **options: Any) -> None:
         super().__init__(**options)
         self._whole = whole
 
     def reducer_override(self, obj: Any) -> Any:
-        """Return how `obj` is written."""
+        """Return how `obj` is pickled."""
         if self._whole is not None and isinstance(obj, GlobalTensor):
             tensor = self._whole(obj).detach()
             if obj.grad_fn is not None:
                 return without_graph, (tensor, None, computed_by(obj.grad_fn))
             return itself, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point),)
-        if self._whole is None and isinstance(obj, GlobalTensor):  # where a cell has come to no end of its own
+        if self._whole is None and isinstance(obj, GlobalTensor):  # the cell did not end by itself
             raise TypeError("an engine has only its shard of a sharded batch")
         if is_progress_bar(obj):
             if self._whole is not None:  # in a snapshot

@@ -1,4 +1,4 @@
-"""What a cell came to on its rank, on its way to the notebook: made whole over the ranks, and packed with the state of the process."""
+"""A rank's results on their way to the notebook: gathered from the ranks, and packed with the state of the process."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from .telemetry.notices import at_end
 
 
 class ReturnedResults:
-    """Packs what a cell has made.
+    """Packs the results of a cell.
 
     Parameters
     ----------
     strategy : Strategy
     device : torch.device
-        The rank's.
+        The rank's device.
     blobs : BlobStore
-        Where large buffers are left.
+        Store for large buffers.
     tracked : list of object
-        What came from the notebook.
+        Objects from the notebook.
     devices : DeviceNames
     before : ProcessSettings
-        Those that the cell began with.
+        Settings at the cell's start.
 
     Attributes
     ----------
     of_cell : CellResults
     skip : dict of str to object
-        Values of names that are not returned by a rescue, as the cell has not made them.
+        Values of names that the cell has not made, which a rescue does not return.
     """
 
     def __init__(
@@ -61,30 +61,30 @@ class ReturnedResults:
         self.skip: dict[str, object] = {}
 
     def objects(self) -> list[object]:
-        """Return what came from the notebook, and the values of the cell's names."""
+        """Return the objects from the notebook, and the values of the cell's names."""
         return self.of_cell.objects()
 
     def rescued(self, failure: Failure) -> Outcome:
-        """Return what the cell has made so far. Called on another thread."""
+        """Return an outcome with the cell's results so far. Called on another thread."""
         step = self._observer.step
         missing = not self._strategy.collect(step, LIMIT_OF_RESCUE)
         outcome = Outcome(rank=self._rank, failure=failure, stopped=False, steps=step, states_missing=missing)
         return self.packed_with(outcome, skip=self.skip)
 
     def num_bytes(self) -> int:
-        """Return how large that is. Called on another thread."""
+        """Return the estimated size of the results in bytes. Called on another thread."""
         with self._strategy.as_it_is():
             return bytes_of_state(self.of_cell.objects())
 
     @at_end
     def settled(self, value: Any) -> Any:
-        """Return the cell's value as a whole, after the same has been done to its names and to what it changed. A collective."""
+        """Gather tensors that span the ranks in the cell's value, names and changed objects; return the value. A collective."""
         changed, unchanged = self.of_cell.changed_and_not()
         value, *_ = self._strategy.materialize(value, self._namespace, *changed, unchanged=unchanged)
         return value
 
     def packed_with(self, outcome: Outcome, value: object = None, *, skip: Mapping[str, object] | None = None) -> Outcome:
-        """Return an outcome with what goes home, but for what is in `skip`."""
+        """Return `outcome` with the results to send home, except the values in `skip`."""
         with self._strategy.as_it_is():
             packed, not_returned = self.of_cell.pack(value, skip=skip or {})
         after = ProcessSettings.now()

@@ -1,4 +1,4 @@
-"""What of a cell's results cannot be sent, or saved: looked for piece by piece, once all of them together could not."""
+"""Find the parts of a cell's results that cannot be sent or saved, one by one, after packing all of them has failed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .user_frames import is_users_module
 
 
 class CannotSave(Exception):
-    """Something holds what cannot be saved, and a cell that went on would miss it, or find it as it was at first."""
+    """A value that cannot be saved would be missing in a resumed cell, or be reset to its initial state."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"`{name}` would be lost or begin anew ({reason})")
 
 
 class SendChecks:
-    """Tries what a cell has made, each piece by itself.
+    """Tries to pack each part of a cell's results separately.
 
     Parameters
     ----------
     packer : callable
-        Returns what would pack it, given what tensors that span the ranks become.
+        Returns a packer, given the function that replaces tensors that span the ranks.
     objects : sequence of object
-        Those that came from the notebook.
+        Objects from the notebook.
     before : mapping of str to object
         The cell's names before it ran.
     """
@@ -41,7 +41,7 @@ class SendChecks:
         self._packer, self._objects, self._before = packer, objects, before
 
     def why_not(self, obj: object, whole: Callable[[Any], Any] | None = None) -> str | None:
-        """Return why `obj` cannot be sent; ``None``: it can."""
+        """Return why `obj` cannot be sent; ``None`` if it can."""
         try:
             self._packer(whole).dump(obj)
         except Exception as error:
@@ -49,13 +49,13 @@ class SendChecks:
         return None
 
     def states(self, states: list[Any]) -> list[Any]:
-        """Return those of libraries' `states` that can be sent; the others stay as they are."""
+        """Return those of the libraries' `states` that can be sent; the others stay on the engine."""
         refused = [state for state in states if self.why_not(state) is not None]
         stays(refused)
         return [state for state in states if not any(state is one for one in refused)]
 
     def changes(self, changes: Changes, stays: dict[str, str], whole: Callable[[Any], Any] | None = None) -> Changes:
-        """Return `changes` without what cannot be sent; say so in `stays`."""
+        """Return `changes` without parts that cannot be sent, whose reasons are added to `stays`."""
         changed = {index: self._contents(index, new, stays, whole) for index, new in changes.changed.items()}
         return Changes(changed, changes.deleted)
 
@@ -72,7 +72,12 @@ class SendChecks:
         return replace(new, items=None if reason is not None else new.items, attributes=attributes)
 
     def refuse_to_lose_state(self, values: list[dict[str, Any]], missing: list[frozenset[str]], spanning: SpanningTensors) -> None:
-        """Raise where a name cannot be saved that may hold more than what cannot: it would be bound again with what it held at first."""
+        """Raise if a value that cannot be saved may hold further state, which would be reset to its initial state.
+
+        Raises
+        ------
+        CannotSave
+        """
         for part, names in zip(values, missing, strict=True):
             for name in sorted(names):
                 obj = part[name]

@@ -1,4 +1,4 @@
-"""Copies of buffers as they are at one moment, in memory that is used again: to copy into new memory takes ten times as long."""
+"""Copy buffers at one moment into reused memory: copying into new memory takes ten times as long."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import torch
 from ..serialization.pickler import Packed
 from ..system.resources import memory
 
-ALIGNED = 64  # bytes: where a copy begins, for which the processor is fastest
-LARGE = 1 << 26  # bytes that are asked for only where there are as many: Linux ends who asks for more than there is
-SPARE = 0.05  # of the host's memory, or of a container's, that stays free
+ALIGNED = 64  # bytes: alignment of copies, for speed
+LARGE = 1 << 26  # bytes above which free memory is checked first: Linux kills a process that uses more than there is
+SPARE = 0.05  # fraction of the host's or container's memory that stays free
 
 
 class Staging:
-    """Memory for copies of buffers. It grows to what the largest of :meth:`copied` needs.
+    """Memory for copies of buffers. It grows to the largest size that :meth:`copied` needs.
 
     Parameters
     ----------
     num_ranks : int
-        How many do the same on this host at the same time.
+        Number of ranks on this host that copy at the same time.
     """
 
     def __init__(self, num_ranks: int = 1) -> None:
@@ -29,32 +29,32 @@ class Staging:
         self._memory = np.empty(0, np.uint8)
 
     def make_ready(self, num_bytes: int) -> None:
-        """Let `num_bytes` be there: the system gives memory a page at a time, when it is first written to.
+        """Allocate `num_bytes` and touch them: the system provides each page when it is first written to.
 
         Raises
         ------
         MemoryError
-            There is not enough for all ranks, and for what they write then.
+            Not enough memory is free for all ranks, and for what they write then.
         """
         if self._grow(num_bytes, of=num_bytes * self._num_ranks):
             self._memory.fill(0)
 
     def _grow(self, num_bytes: int, *, of: int) -> bool:
-        """Return whether the memory is new, and undefined."""
+        """Return whether the memory is new, and uninitialized."""
         is_short = len(self._memory) < num_bytes
         check_memory(num_bytes if is_short else 0, of=of, num_ranks=self._num_ranks)
         if is_short:
-            self._memory = np.empty(0, np.uint8)  # the old one goes before the new one comes
+            self._memory = np.empty(0, np.uint8)  # free the old memory before allocating
             self._memory = np.empty(num_bytes, np.uint8)
         return is_short
 
     def copied(self, packed: Packed) -> list[memoryview]:
-        """Return the buffers of `packed` as they are now, good until the next call: what was on a GPU is a copy of its own already.
+        """Return copies of the buffers of `packed`, valid until the next call; buffers from a GPU are copies already.
 
         Raises
         ------
         MemoryError
-            As :meth:`make_ready` does.
+            As in :meth:`make_ready`.
         """
         to_copy = [leaf.device == "cpu" for leaf in packed.leaves]
         sizes = [_aligned(buffer.nbytes) if copies else 0 for buffer, copies in zip(packed.buffers, to_copy, strict=True)]
@@ -71,16 +71,16 @@ class Staging:
 
 
 def check_memory(new: int, *, of: int, num_ranks: int) -> None:
-    """Raise a `MemoryError` where the host has none for copies of a state.
+    """Raise a `MemoryError` if the host has too little memory for copies of a state.
 
     Parameters
     ----------
     new : int
-        Bytes that each rank needs for its copy, besides what it has.
+        Bytes that each rank must allocate for its copy.
     of : int
-        Bytes of the state, which the ranks write once, into shared memory.
+        Bytes of the state, which the ranks together write once to shared memory.
     num_ranks : int
-        How many do so at the same time.
+        Number of ranks that do so at the same time.
     """
     needed = new * num_ranks + of
     if needed > LARGE:
@@ -90,9 +90,9 @@ def check_memory(new: int, *, of: int, num_ranks: int) -> None:
 
 
 def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:
-    """Return about how many bytes change in training: of models and optimizers among `objects`, and of gradients.
+    """Return about how many bytes change in training: models and optimizers among `objects`, and gradients.
 
-    `to_stage`: only those that :meth:`Staging.copied` copies.
+    With `to_stage`, count only those that :meth:`Staging.copied` copies.
     """
     storages: dict[int, int] = {}
 
@@ -104,7 +104,7 @@ def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:
             if tensor.is_leaf:
                 count(tensor.grad)
 
-    with torch._C.DisableTorchFunctionSubclass():  # of what spans the ranks, the rank's part: asking for more takes an exchange
+    with torch._C.DisableTorchFunctionSubclass():  # count the rank's part of tensors that span the ranks: more would need an exchange
         for obj in objects:
             if isinstance(obj, torch.nn.Module):
                 for tensor in (*obj.parameters(), *obj.buffers()):
@@ -116,8 +116,8 @@ def bytes_of_state(objects: Iterable[object], *, to_stage: bool = False) -> int:
 
 
 def tensors_of(optimizer: torch.optim.Optimizer, *, with_state: bool = True) -> Iterator[torch.Tensor]:
-    """Yield the parameters of an optimizer, each with its gradient and, `with_state`, what is kept of it."""
-    states = getattr(optimizer, "state", {}) if with_state else {}  # which one around another may not have
+    """Yield the parameters of an optimizer, each with its gradient and, `with_state`, the tensors of its state."""
+    states = getattr(optimizer, "state", {}) if with_state else {}  # a wrapper around another optimizer may have no state
     for group in getattr(optimizer, "param_groups", ()):
         for parameter in group["params"]:
             state = states.get(parameter)

@@ -1,4 +1,4 @@
-"""What a rank is given to run, and what it reports at the end."""
+"""What a rank is given to run, and the outcome that it reports."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ from .comm.process_group import Rendezvous
 from .side_effects.shown_output import Count, Held
 from .verify.report import GoBack
 
-# What the ranks share out, and what stays as on one process.
+# How the ranks share the work.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Semantics:
-    """What one rank does of the whole, as the options say. Without any: numbers over the whole batch, the rest each rank for itself.
+    """How a rank shares the work, by the options. By default the cell sees global batches, and all else is each rank's own.
 
     Attributes
     ----------
     global_numbers : bool
         Whether the cell sees global batches (`global_view`) or the rank's own.
     global_draws : bool
-        Whether models and data sets draw for the whole batch, of which ranks take their rows (`drawing`), or each rank for itself.
+        Whether models and datasets draw for the whole batch, of which each rank uses its rows (`drawing`), or each rank for itself.
     global_batchnorm : bool
-        Whether BatchNorm inside models takes the statistics of the whole batch, or each rank those of its share.
+        Whether BatchNorm inside models uses statistics of the whole batch, or of each rank's share.
     per_rank_batches : bool
-        Whether a loader's ``batch_size`` is that of each rank, and not of all of them together.
+        Whether a loader's ``batch_size`` is that of each rank, and not that of the global batch.
     split_evaluation : bool
         Whether loaders are split in evaluation too.
     split_inputs : bool
-        Whether models in training share out what they are called on where no loader did.
+        Whether inputs of models in training are sharded if no loader has sharded them.
     checkpoint_activations : bool
-        Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again.
+        Whether repeated blocks of models save only their inputs for the backward pass, which recomputes the rest.
     one_engine : bool
-        Whether the cell runs on one engine of several, as nothing of it seemed to be for more.
+        Whether the cell runs on one of several engines, because it seems to have no work for more.
     verify : {"auto", "always", "first", "off"}
-        Which calls on parts of a batch are compared with those on all of it (`verify`).
+        Which calls on shares of a batch are compared with calls on the full batch (`verify`).
     """
 
     global_numbers: bool = True
@@ -60,12 +60,12 @@ class Semantics:
     verify: Verify = "off"
 
 
-# From the kernel to the ranks: each of these is the one before it, and more.
+# From the kernel to the ranks: each class extends the one before.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessState:
-    """What a cell begins with besides the notebook's values: random streams, settings of libraries, loggers."""
+    """Process state at a cell's start, besides the notebook's values: random streams, settings of libraries, loggers."""
 
     random_state: RandomState
     surroundings: ProcessSettings
@@ -73,7 +73,7 @@ class ProcessState:
 
     @classmethod
     def now(cls, source: str | None) -> ProcessState:
-        """Return those of this process, and of this thread; `source` is that of a cell which belongs to this process."""
+        """Return the state of this process and thread; `source` is that of a cell which belongs to this process, if any."""
         if source is not None:
             for integration in active(source).values():
                 integration.before_cell(source)
@@ -82,23 +82,23 @@ class ProcessState:
 
 @dataclass(frozen=True, kw_only=True)
 class CellInput(ProcessState):
-    """A cell with all that it begins with: the same for each rank and each generation.
+    """A cell with everything that it starts with: the same for each rank and each generation.
 
     Attributes
     ----------
     source : str
-        Plain Python, its line numbers those of the cell.
+        Plain Python, with the line numbers of the cell.
     filename : str
-        What tracebacks call the cell.
+        The cell's name in tracebacks.
     sources : mapping of str to str
-        The texts of other cells by file name.
+        Source of other cells by file name.
     parcel : Parcel
         The notebook's values.
     options : RunOptions
     strategy : StrategyInfo
-        That of the options: how the ranks share the work.
+        The strategy named by the options.
     num_threads : int, optional
-        Where one rank is to compute all of it, the threads that PyTorch has in the notebook.
+        PyTorch's number of threads in the notebook, for a cell that runs on one rank.
     """
 
     source: str
@@ -110,35 +110,33 @@ class CellInput(ProcessState):
     num_threads: int | None = None
 
     def shared(self) -> dict[str, Any]:
-        """Return what another one of the same cell has too, by name."""
+        """Return the fields that another object for the same cell shares, by name."""
         return {one.name: getattr(self, one.name) for one in fields(CellInput)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """Where a cell goes on: from snapshot `number` of `world_size` ranks (``None``: from its beginning). `seen` was shown of each rank."""
+    """Where a cell resumes: at snapshot `number` of `world_size` ranks (``None``: from its start). `seen` is each rank's shown output."""
 
     number: int | None
     world_size: int
     seen: tuple[Count, ...]
 
     def seen_of(self, rank: int) -> Count:
-        """Return what was shown of `rank`."""
+        """Return how much output of `rank` was shown."""
         return self.seen[rank] if rank < len(self.seen) else Count()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(CellInput):
-    """What every rank is given: the run, and the cell with what it begins with.
+    """What every rank is given: the run, and the cell with everything that it starts with.
 
-    `semantics` says what the cell sees of how the ranks share the work.
-    `rendezvous` is ``None`` where there is one rank, unless the cell distributes itself: then `program_port` is a port that is free.
-    `resume` is a snapshot to go on from. `pause` is the number of one in which the ranks wait before anything else, 0 for none.
-    `generation` counts those of the ranks that run the task.
-    `count_targets`: a loss has been given one that it ignores, so they are counted in every batch. `whole` are classes of what is not to be
-    given a part of a batch: it has come to something else on one. Models of the classes in `full_batch` keep state of their samples, which
-    their first calls do not show.
-    In `file_log` rank 0 notes what it does to files. `spans_hosts`: the ranks may be on several hosts.
+    `semantics` says how the ranks share the work. `rendezvous` is ``None`` for one rank, unless the cell distributes itself: then
+    `program_port` is a free port. `resume` is the snapshot to resume from. `pause` is the number of a pause that begins before anything
+    else, 0 for none. `generation` is the number of the generation that runs the task. `count_targets`: whether non-ignored targets are
+    counted in every batch, because a loss has met an ignored one. `whole` names classes that must not get a share of a batch, because they
+    gave other results on one. `full_batch` names classes of models that keep state of their samples, which their first calls do not show.
+    `file_log` is where rank 0 records file operations. `spans_hosts`: whether the ranks may be on several hosts.
     """
 
     run_id: str
@@ -164,24 +162,25 @@ class Task(CellInput):
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a rank reports at the end.
+    """The outcome that a rank reports.
 
     Attributes
     ----------
+    rank : int
     failure : Failure, optional
-        What ended the cell, if it was an exception.
+        The exception that ended the cell, if any.
     stopped : bool
-        The run was stopped from outside.
+        Whether the run was stopped from outside.
     steps : int
-        Steps finished.
+        Number of finished steps.
     count_targets : bool
-        The cell is to go on from its last snapshot with the task's `count_targets`.
+        Whether the cell must resume from its last snapshot with the task's `count_targets`.
     go_back : GoBack, optional
-        It is to go on from the last step that was checked, with what was found in the task's `whole`.
+        The cell must resume from the last checked step, with the class found added to the task's `whole`.
     full_batch : str
-        It is to do so with this class in the task's `full_batch`; empty for none.
+        The cell must resume with this class added to the task's `full_batch`; empty for none.
     parcel : Parcel, optional
-        From rank 0: packed :class:`~.results.Changes` and :class:`~.results.Bound`.
+        From rank 0: the packed results.
     not_returned : dict of str to str
         Names that stayed on the engine, with the reason.
     random_state : RandomState, optional
@@ -191,17 +190,17 @@ class Outcome:
     device : str
         Type of the rank's device.
     from_cpu : bool
-        What the notebook has on the CPU was on the rank's GPU.
+        Whether values on the notebook's CPU were on the rank's GPU.
     held : list of Held
-        What the rank has shown since it knew that the run does not go on here: to be shown if it goes on nowhere.
+        Output buffered since the rank knew that the run does not continue here; shown if it continues nowhere.
     states_missing : bool
-        Of optimizers, rank 0 has what it kept itself alone; of the rest, what the notebook had sent.
+        Whether rank 0 has only its own part of optimizer state; the rest is as the notebook had sent it.
     from_snapshot : bool
-        It is what a snapshot has of a rank that is gone: later steps are lost.
+        Whether this comes from a snapshot of a lost rank: later steps are lost.
     interrupted : bool
-        A signal has interrupted the cell.
+        Whether a signal has interrupted the cell.
     device_failed : bool
-        The engine can use its GPU no more, and what is there is lost.
+        Whether the engine can no longer use its GPU, and data on it is lost.
     """
 
     rank: int
@@ -225,5 +224,5 @@ class Outcome:
 
     @property
     def goes_on(self) -> bool:
-        """Whether all ranks are to go on from an earlier step."""
+        """Whether all ranks must resume from an earlier step."""
         return self.count_targets or bool(self.full_batch) or self.go_back is not None

@@ -1,10 +1,10 @@
-"""Where the time of a rank goes: a clock that is switched from part to part where the run crosses a boundary anyway.
+"""Measure where a rank's time goes: a clock that is switched between parts where the run crosses a boundary anyway.
 
-A switch reads the time and adds what has passed to the part that ends, so the parts are all of the time and a boundary inside another
-(a collective in a backward pass) needs nothing special. It costs a third of a microsecond, some ten times a step.
+A switch reads the time and adds what has passed to the part that ends. So the parts add up to all of the time, and nested boundaries (a
+collective in a backward pass) need nothing special. A switch costs a third of a microsecond, about ten times in a step.
 
-On a CUDA device the calls return before their work is done, so the boundaries are marked in the device's own stream, by events that
-are read later, when the device has passed them: the training thread never waits for one.
+On a CUDA device, calls return before their work is done. Boundaries are therefore marked by events in the device's stream, which are read
+after the device has passed them: the training thread never waits for one.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from ..system import read_counters
 from .busiest_line import BusiestLine
 from .current_run import current_run
 
-OTHER, DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OUTSIDE = range(7)  # the last: before and after the cell
+OTHER, DATA, FORWARD, BACKWARD, COMMUNICATION, OPTIMIZER, OUTSIDE = range(7)  # OUTSIDE: before and after the cell
 MAX_MARKS = 10_000
-"""Boundaries that a device has not passed yet; beyond that, time is not split until it has."""
+"""Most pending boundaries on a device; beyond that, time is not split until the device has passed some."""
 
 
 class Timing:
@@ -44,7 +44,7 @@ class Timing:
         self._busiest = BusiestLine()
 
     def switch(self, part: int) -> int:
-        """Go over to `part`, and return the one before: going back to it is a switch too."""
+        """Switch to `part`, and return the previous part, to which the caller switches back."""
         before = self.part
         if before != part:
             self._clock.mark(before, part)
@@ -52,7 +52,7 @@ class Timing:
         return before
 
     def start(self) -> None:
-        """Begin to count."""
+        """Begin to measure."""
         read_counters.own()
         self._read_before = read_counters.read()
         self._busiest = BusiestLine()
@@ -60,13 +60,13 @@ class Timing:
         self.switch(OTHER)
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop measuring."""
         current_run.timing = None
         self.switch(OUTSIDE)
 
     def drain(self, step: int) -> list[Message]:
         """Return the sums so far as a message; `step` is the number of steps finished."""
-        # Of a switch that the other thread is in the middle of, a little may be in the wrong part; the next report has it right.
+        # During a switch in the other thread, a little time may count for the wrong part; the next report corrects this.
         now = self._clock.read()[:OUTSIDE]
         if now == self._reported:
             return []
@@ -114,22 +114,22 @@ class Counted:
 
 
 class _HostClock:
-    """Seconds of the process."""
+    """Measures host time in seconds."""
 
     def __init__(self) -> None:
         self._seconds = [0.0] * (OUTSIDE + 1)
-        self._open = OUTSIDE, perf_counter()  # the part that goes on, since when
+        self._open = OUTSIDE, perf_counter()  # the current part, and its start
 
     def mark(self, part: int, following: int) -> None:
-        """End `part` now; `following` begins."""
+        """End `part` now and begin `following`."""
         now = perf_counter()
         since = self._open[1]
-        # In this order, and read in the other one: what is between lacks in a report rather than being there twice.
+        # `read` accesses these in the opposite order, so that time during a switch may be missing from a report but is never counted twice.
         self._open = following, now
         self._seconds[part] += now - since
 
     def read(self) -> list[float]:
-        """Return the sums, with what has passed of the part that goes on."""
+        """Return the sums, including the time so far of the current part."""
         now = perf_counter()
         seconds = list(self._seconds)
         part, since = self._open
@@ -138,11 +138,11 @@ class _HostClock:
 
 
 class _DeviceClock:
-    """Seconds between events in the current stream of a CUDA device."""
+    """Measures seconds between events in the current stream of a CUDA device."""
 
     def __init__(self) -> None:
         self._seconds = [0.0] * (OUTSIDE + 1)
-        self._marks: deque[tuple[int, Any]] = deque()  # part that ends there, event
+        self._marks: deque[tuple[int, Any]] = deque()  # part that ends at the event, event
         self._free: list[Any] = []
         self._last: Any = self._event()
 
@@ -152,12 +152,12 @@ class _DeviceClock:
         return event
 
     def mark(self, part: int, _following: int) -> None:
-        """End `part` at this place of the stream."""
+        """End `part` at this point of the stream."""
         if len(self._marks) < MAX_MARKS:
             self._marks.append((part, self._event()))
 
     def read(self) -> list[float]:
-        """Return the sums as far as the device is."""
+        """Return the sums up to the last event that the device has passed."""
         while self._marks and self._marks[0][1].query():
             part, event = self._marks.popleft()
             self._seconds[part] += self._last.elapsed_time(event) / 1000

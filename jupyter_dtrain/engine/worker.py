@@ -1,6 +1,6 @@
 """The engine's side of a run: join, prepare, run, report.
 
-`run` is what the notebook kernel calls on every engine. It always returns; what went wrong is part of what it returns.
+The notebook kernel calls `run` on every engine. `run` always returns; errors are part of the result.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _idle = Idle()
 
 
 def run(encoded: bytes, rank: int) -> bytes:
-    """Run one task as `rank`. `encoded` is a pickled :class:`Task`, the same for all ranks, and the result a pickled :class:`Outcome`."""
+    """Run one task as `rank`. `encoded` is a pickled :class:`Task`, the same for all ranks; the result is a pickled :class:`Outcome`."""
     _idle.ends()
     post_mortem.forget()
     result = _result(encoded, rank)
-    post_mortem.clear_callers()  # whose frames a failed cell's refer to
+    post_mortem.clear_callers()  # frames of a failed cell refer to its callers
     return result
 
 
@@ -54,11 +54,11 @@ def _result(encoded: bytes, rank: int) -> bytes:
     leave = Strategy.leave
     forget()
     try:
-        task.surroundings.set_folders()  # the strategy may be of a package that the notebook alone has been told of
+        task.surroundings.set_folders()  # the strategy's package may be on a path that only the notebook has set
         strategy = load_strategy(task.strategy)
         leave = strategy.leave
         outcome = _run(task, strategy, interrupts)
-    except BaseException as error:  # anything else would be shown as an error of ipyparallel's
+    except BaseException as error:  # otherwise ipyparallel would show the error as its own
         has_failed = not can_be_used(torch.device(task.device))
         outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0, device_failed=has_failed)
         forget_frames(error)
@@ -67,15 +67,15 @@ def _result(encoded: bytes, rank: int) -> bytes:
         leave(_group, failed=outcome.failure is not None)
     _idle.begins()
     result = pickle.dumps(outcome, protocol=pickle.HIGHEST_PROTOCOL)
-    if task.strategy.outlives_controller:  # and with it the way of the result
-        with contextlib.suppress(OSError):  # no room; as a rule nobody needs it
+    if task.strategy.outlives_controller:  # without a controller, the result could not be sent
+        with contextlib.suppress(OSError):  # no room; usually the file is not needed
             leave_outcome(rescue_file(task.snapshot_folder, rank), result)
     return result
 
 
 @contextlib.contextmanager
 def _threads_of(task: Task) -> Iterator[None]:
-    """Let PyTorch have the notebook's threads where the other engines have nothing to do, until the end of the ``with`` block."""
+    """Let PyTorch use the notebook's number of threads if the other engines are idle, until the end of the ``with`` block."""
     if task.num_threads is None or task.world_size > 1:
         yield
         return
@@ -91,7 +91,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
     device = torch.device(task.device)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with interrupts.allowed():  # another may never come
+    with interrupts.allowed():  # another rank may never join
         talk = strategy.join(task, _group, device)
     reports = Reports(task, device)
     reports.started(world_size=talk.world_size)
@@ -137,4 +137,4 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
                 clean_up(cell_run.objects())
     finally:
         control.release()
-        orders_to(control.take)  # for whose answers others may wait; all else would keep the cell's values until the next cell
+        orders_to(control.take)  # other ranks may wait for its answers; `take` would keep the cell's values alive
