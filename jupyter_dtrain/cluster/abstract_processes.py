@@ -1,4 +1,4 @@
-"""What a cluster asks of one host: to start its processes, by name, and to tell of their ends."""
+"""The interface to the processes of one host: start them by name, and report when they end."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ StartMethod = Literal["exec", "template", "fork"]
 
 
 class Processes(ABC):
-    """The processes of a cluster on one host, by name. They end with the process that has made this object, whatever ends it.
+    """The processes of a cluster on one host, by name. They end with the process that has made this object, however that ends.
 
     Attributes
     ----------
-    pids : dict
+    pids : dict of str to int
         Pid of every process that was started.
-    statuses : dict
+    statuses : dict of str to int
         Exit status (negative: the signal) of every process that has ended.
     """
 
@@ -29,12 +29,12 @@ class Processes(ABC):
     @property
     @abstractmethod
     def guard_pid(self) -> int:
-        """Pid of what looks after them."""
+        """Pid of the guard, which watches the processes."""
 
     @property
     @abstractmethod
     def guard_alive(self) -> bool:
-        """Whether that is running; when it is not, its processes are not either."""
+        """Whether the guard is running. If it is not, its processes are not either."""
 
     @abstractmethod
     def start(self, name: str, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, how: StartMethod = "exec") -> None:
@@ -46,19 +46,19 @@ class Processes(ABC):
 
     @abstractmethod
     def forget(self, name: str) -> None:
-        """Drop what is known of the process `name`, which has ended."""
+        """Forget the ended process `name`."""
 
     @abstractmethod
     def cpu_time(self, name: str) -> float | None:
-        """Return the seconds that the process `name` has computed, ``None`` if it is gone."""
+        """Return the CPU seconds of the process `name`, ``None`` if it is gone."""
 
     @abstractmethod
     def is_stopped(self, name: str) -> bool:
-        """Return whether the process `name` is stopped, as by a SIGSTOP."""
+        """Return whether the process `name` is stopped (SIGSTOP)."""
 
     @abstractmethod
     def end_stopped_guard(self) -> None:
-        """Let a guard that is stopped, as by a SIGSTOP, and does not go on have ended: it would tell of no death."""
+        """Kill a guard that stays stopped (SIGSTOP), as it could not report deaths."""
 
     @abstractmethod
     def wait_change(self, limit: timedelta) -> None:
@@ -70,4 +70,4 @@ class Processes(ABC):
 
 
 MakeProcesses = Callable[[Sequence[Path], Callable[[str, int], None]], Processes]
-"""Makes `Processes`, given folders to remove at the end, and what to call with the name and the exit status of each that has ended."""
+"""Makes `Processes` from folders to remove at the end, and a callback for the name and exit status of each ended process."""

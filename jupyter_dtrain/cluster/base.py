@@ -1,8 +1,8 @@
-"""What a run asks of a cluster, whoever starts its engines and wherever they are.
+"""The interface of clusters that runs use, independent of the launcher and of where the engines are.
 
-A `Cluster` is engines in rank order that can be reached, watched and replaced. A `Launcher` (`abstract_launcher.py`) starts one, and is
-found by its name. Below them `abstract_processes.py` has the processes of one host, by name. `local.py` and `guarded_processes.py`
-implement them for the kernel's own machine. Nothing above this folder knows a pid, or a file that only one host has.
+A `Cluster` is a set of engines in rank order that can be reached, watched and replaced. A `Launcher` (`abstract_launcher.py`) starts it.
+`abstract_processes.py` is the interface to the processes of one host. `local.py` and `guarded_processes.py` implement both for the
+kernel's own machine. Nothing above this folder uses a pid, or a file that only one host has.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
     from .devices import DevicePlan
 
 Progress = Callable[[str], None]
-"""Gets a short sentence about what is going on."""
+"""Takes a short progress message."""
 
 
 class Cluster(ABC):
-    """Engines in rank order, and a controller through which they are reached.
+    """Engines in rank order, and the controller through which they are reached.
 
     Attributes
     ----------
     client : ipyparallel.Client
         The connection to the engines.
     spans_hosts : bool
-        Whether engines are on several hosts: what lies in `blob_dir` is then sent to each and fetched from each.
+        Whether engines are on several hosts, so that files in `blob_dir` must be sent to and fetched from each.
     can_be_inherited : bool
-        Whether another cluster can go on with what its engines have left.
+        Whether another cluster can take over the files of its engines.
     """
 
     client: Any
     spans_hosts = False
     can_be_inherited = True
 
-    # -- what there is ----------------------------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -53,56 +53,56 @@ class Cluster(ABC):
     @property
     @abstractmethod
     def engine_ids(self) -> list[int]:
-        """The ids that ipyparallel knows the engines by, in rank order."""
+        """Ids of the engines in ipyparallel, in rank order."""
 
     @property
     @abstractmethod
     def device_plans(self) -> list[DevicePlan]:
-        """What each rank computes on."""
+        """The device of each rank."""
 
     @property
     @abstractmethod
     def blob_dir(self) -> Path:
-        """Where the engines look for large buffers and leave their snapshots."""
+        """Folder in which engines find large buffers and write snapshots."""
 
     @property
     def files(self) -> EngineFiles:
-        """What lies there: sent to hosts and fetched from them, where there are several."""
+        """Access to the files in `blob_dir`, on all hosts."""
         return EngineFiles(self.blob_dir)
 
     @property
     @abstractmethod
     def has_folders(self) -> bool:
-        """Whether that is there: systems clean their places for temporary files and shared memory at times."""
+        """Whether the folders exist: systems sometimes clean up temporary files and shared memory."""
 
     @abstractmethod
     def rendezvous_endpoint(self) -> Endpoint:
-        """Return a place where the ranks of one generation meet, which none before has used."""
+        """Return a rendezvous for the ranks of one generation that no other generation has used."""
 
     @property
     def lost_hosts(self) -> list[str]:
-        """The hosts that engines were to be on and cannot be any more."""
+        """Hosts that were lost."""
         return []
 
     def news_of_hosts(self) -> list[str]:
-        """Return what there is to tell of those, since the last call."""
+        """Return new messages about lost hosts since the last call."""
         return []
 
     def ranks_of_lost_hosts(self) -> list[int]:
-        """Return the ranks whose engines were on hosts that are lost, and are nowhere else yet."""
+        """Return the ranks whose engines were on lost hosts and were not replaced yet."""
         return []
 
-    # -- how it is ---------------------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------------------
 
     @property
     @abstractmethod
     def controller_alive(self) -> bool:
-        """Whether engines can be reached at all."""
+        """Whether the controller is running, so that engines can be reached."""
 
     @property
     @abstractmethod
     def unreachable(self) -> str:
-        """Why engines cannot be reached at all; empty where they can be."""
+        """Why engines cannot be reached; empty if they can."""
 
     @property
     @abstractmethod
@@ -115,112 +115,112 @@ class Cluster(ABC):
         return bool(self.engine_ids) and self.controller_alive and not self.dead_ranks()
 
     def dead_ranks(self) -> list[int]:
-        """Return the ranks whose engine has ended, or cannot be reached any more because the controller has."""
+        """Return the ranks whose engine has ended, or all if the controller has."""
         return [rank for rank in range(len(self.engine_ids)) if not self.controller_alive or self.has_ended(rank)]
 
     @abstractmethod
     def has_ended(self, rank: int) -> bool:
-        """Return whether the process of the engine of `rank` has ended, whether it could be reached or not."""
+        """Return whether the process of the engine of `rank` has ended, independent of the controller."""
 
     @abstractmethod
     def missing_ranks(self) -> list[int]:
-        """Return the ranks whose engine has ended, has not come up, or was to take a place and has not."""
+        """Return the ranks without an engine: it has ended, has not come up, or was not replaced."""
 
     @abstractmethod
     def exit_status(self, rank: int | None) -> int | None:
-        """Return with what status the engine of `rank` (``None``: the controller) has ended, as far as is known; negative: the signal."""
+        """Return the exit status of the engine of `rank` (``None``: of the controller) if known; negative: the signal."""
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a scheduler takes hosts away, which wait until :meth:`let_go`."""
+        """Whether a scheduler is taking hosts away; these wait for :meth:`let_go`."""
         return False
 
-    def let_go(self) -> None:  # noqa: B027  # no scheduler has given this host
-        """Let hosts that are leaving end what runs there."""
+    def let_go(self) -> None:  # noqa: B027  # no scheduler manages this host
+        """Let leaving hosts end their processes."""
 
-    def wait_for_hosts(self, on_progress: Progress) -> bool:  # noqa: ARG002  # there is one
-        """Wait for other hosts where all are lost and a scheduler gives others; return whether there are.
+    def wait_for_hosts(self, on_progress: Progress) -> bool:  # noqa: ARG002  # there is one host
+        """If all hosts are lost and the scheduler provides new ones, wait for these; return whether there are new ones.
 
         Raises
         ------
         ClusterError
-            They do not come.
+            They did not come.
         """
         return False
 
-    def why_lost(self, rank: int) -> str:  # noqa: ARG002  # of one host there is nothing to say
-        """Return why the engine of `rank` has ended where that is not its own end; empty where it is, or nobody knows."""
+    def why_lost(self, rank: int) -> str:  # noqa: ARG002  # local engines have no other reasons
+        """Return why the engine of `rank` was lost, if it did not end by itself; empty if it did, or if unknown."""
         return ""
 
     @abstractmethod
     def last_words(self, rank: int) -> str:
-        """Return what the engine of `rank` wrote last, less what engines write as a matter of routine."""
+        """Return the last output of the engine of `rank`, without routine log lines."""
 
     @abstractmethod
     def cpu_time(self, rank: int) -> float | None:
-        """Return the seconds that the engine of `rank` has computed, ``None`` if it is gone."""
+        """Return the CPU seconds of the engine of `rank`, ``None`` if it is gone."""
 
     @abstractmethod
     def is_stopped(self, rank: int) -> bool:
-        """Return whether the process of the engine of `rank` is stopped, as by a SIGSTOP."""
+        """Return whether the process of the engine of `rank` is stopped (SIGSTOP)."""
 
-    # -- what can be done -------------------------------------------------------------------------------------------
+    # -- actions -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def wait_warm(self, limit: timedelta) -> bool:
-        """Wait until the engines have imported torch, at most `limit`, or one is dead or stopped; return whether all have."""
+        """Wait at most `limit` until all engines have imported torch, or one is dead or stopped; return whether all have."""
 
     @abstractmethod
     def end_stopped_guard(self) -> None:
-        """Let what tells of deaths, and is stopped itself, have ended."""
+        """Kill a guard that stays stopped (SIGSTOP), as it could not report deaths."""
 
     @abstractmethod
     def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
-        """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
+        """Send a signal to the engines of `ranks` (all by default), also to an engine that no longer answers messages."""
 
     @abstractmethod
     def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
-        """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
+        """Kill and replace the engines of `ranks`; raise a `ClusterError` if the new ones do not come up."""
 
     @abstractmethod
     def renew(self, *, limit: timedelta, on_progress: Progress | None = None) -> bool:
-        """Where it cannot be reached any more, start another controller and other engines that find what the old ones have left.
+        """If the controller is gone, start a new one and new engines that find the files of the old ones.
 
         Returns
         -------
         bool
-            Whether that could be; if not, another cluster has to `inherit` from this one.
+            Whether this cluster can do that; if not, another one has to `inherit` from it.
 
         Raises
         ------
         ClusterError
-            They did not come up. It cannot be reached still.
+            They did not come up; the cluster still cannot be reached.
         """
 
     def at_work(self) -> AbstractContextManager[None]:
-        """Know that a cell runs on the engines, until the end of the ``with`` block."""
+        """Mark the engines as busy with a cell within the ``with`` block."""
         return nullcontext()
 
     @abstractmethod
     def prepare_spare(self) -> bool:
-        """See to it that there are engines in reserve; return whether these are ready. Does not wait; to be called again and again."""
+        """Start spare engines if there are none; return whether they are ready. Does not block; called repeatedly."""
 
     @abstractmethod
     def drop(self, ranks: Sequence[int]) -> None:
-        """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
+        """Remove the engines of `ranks`, which could not be replaced; higher ranks move up."""
 
     @abstractmethod
     def take_back(self) -> int:
-        """Let engines in reserve be more ranks, the last ones; return how many these are."""
+        """Turn spare engines into additional ranks at the end; return how many."""
 
     def start_dask(self, number: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:  # noqa: ARG002
-        """Start workers of Dask beside the engines, and let them compute the notebook's collections."""
+        """Start Dask workers beside the engines, and make the notebook's collections compute on them."""
         raise UsageError("--dask-workers needs engines on this machine. Make a `Client` of a cluster that all hosts reach.")
 
     @abstractmethod
     def inherit(self, old: Self) -> None:
-        """Take the place of `old`: what it has dropped can be taken back here."""
+        """Take the place of `old`, including engines that it has dropped and that can be taken back."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End every process of the cluster and remove its folders. Calling it again does nothing."""
+        """End every process of the cluster and remove its folders. Idempotent."""

@@ -1,8 +1,7 @@
-"""Talking to engines: tasks and what comes back of them, commands to engines that are busy.
+"""Calls to engines with their output, and control messages to busy engines.
 
-A thin layer over ipyparallel's client. It listens to a task's IOPub messages as they arrive (ipyparallel's own
-results collect them, without bound), and it speaks to the control channel, which engines serve from a thread of their own while
-a cell keeps their main thread.
+A thin layer over ipyparallel's client. It passes on a task's IOPub messages as they arrive, as ipyparallel's own results collect them
+without bound. It also uses the control channel, which engines serve from a thread of their own while a cell occupies the main thread.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ class EngineChannel:
         Parameters
         ----------
         on_message : callable
-            Gets the type and the content of each message that the task publishes (``stream``, ``display_data``, ``data_message``, …)
-            as it arrives, on the client's IO thread.
+            Takes type and content of each message that the task publishes (``stream``, ``display_data``, ``data_message``, …) as it
+            arrives, on the client's IO thread.
         """
 
         def listen(future: Any) -> None:
@@ -50,7 +49,7 @@ class EngineChannel:
         return Task(future)
 
     def command(self, engine_ids: Sequence[int], message_type: str, content: dict[str, Any]) -> None:
-        """Send a control message that the engines handle even while they are busy, those that live. Does not wait."""
+        """Send a control message, which engines handle even while they are busy; dead engines are skipped. Does not block."""
         for engine_id in engine_ids:
             with contextlib.suppress(KeyError, NoEnginesRegistered):  # it has died
                 self._client._send_control_request(targets=[engine_id], msg_type=message_type, content=content, block=False)
@@ -64,7 +63,7 @@ class EngineChannel:
                 on_message(kind, data)
             else:
                 on_message(kind, message["content"])
-            if collected is not None:  # ipyparallel keeps all output of a task until its end: a long run would fill the memory
+            if collected is not None:  # ipyparallel keeps all output of a task until its end, which would fill the memory in a long run
                 collected["data"].clear()
                 collected["outputs"].clear()
                 for name in ("stdout", "stderr"):
@@ -74,7 +73,7 @@ class EngineChannel:
 
 
 def _lost(engine_id: int) -> Any:
-    """Return the future of a call of an engine that has died."""
+    """Return the future of a call to a dead engine."""
     future: Any = Future()
     future.set_exception(EngineError(f"engine {engine_id} has died"))
     future.output = Future()
@@ -83,7 +82,7 @@ def _lost(engine_id: int) -> Any:
 
 
 class Task:
-    """A call that is under way on one engine."""
+    """A call in progress on one engine."""
 
     def __init__(self, future: Any) -> None:
         self._future = future
@@ -95,19 +94,19 @@ class Task:
 
     @property
     def output_done(self) -> bool:
-        """Whether everything that the task printed has arrived."""
+        """Whether all output of the task has arrived."""
         return bool(self._future.output.done())
 
     def on_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback`, on some thread, when the task is done."""
+        """Call `callback` when the task is done, on any thread."""
         self._future.add_done_callback(lambda _: callback())
 
     def on_output_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback`, on some thread, when all output has arrived."""
+        """Call `callback` when all output has arrived, on any thread."""
         self._future.output.add_done_callback(lambda _: callback())
 
     def result(self) -> Any:
-        """Return what the function returned, or raise what came instead of it (``ipyparallel.error.EngineError``: the engine died)."""
+        """Return the function's result or raise its error (``ipyparallel.error.EngineError``: the engine died)."""
         future: Future[Any] = self._future
         value = future.result()
         if isinstance(value, BaseException):
@@ -115,14 +114,14 @@ class Task:
         return value
 
 
-# Telling the controller of a death, as an engine's nanny would.
+# Report a death to the controller, as an engine's nanny would.
 
 
 def unregister(client: Any, engine_id: int) -> None:
-    """Send the controller what an engine's nanny sends when the engine has died."""
+    """Send the controller the message that an engine's nanny sends when the engine has died."""
     import zmq
 
-    link: Any = zmq.Context.instance().socket(zmq.DEALER)  # the client's own sockets belong to its thread
+    link: Any = zmq.Context.instance().socket(zmq.DEALER)  # the client's own sockets belong to its IO thread
     link.linger = 3000  # milliseconds
     if client.curve_serverkey:
         keys = (client.curve_serverkey, client.curve_publickey, client.curve_secretkey)

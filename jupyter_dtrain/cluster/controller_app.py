@@ -1,6 +1,6 @@
-"""The controller's process: ipyparallel's own, on Unix sockets or for several hosts behind CURVE, whose helper processes die with it.
+"""The controller's process: ipyparallel's controller on Unix sockets, or with CURVE for several hosts.
 
-Over plain TCP any user of the machine could subscribe to what cells print, which ipyparallel signs and does not encrypt.
+Over plain TCP, any user of the machine could read what cells print, as ipyparallel signs messages but does not encrypt them.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .process_tree import PR_SET_PDEATHSIG, prctl
 
 
 def main() -> None:
-    """Run the controller. Should even the guard be killed, no helper of the controller stays behind."""
+    """Run the controller. Its helper processes die with it, even if the guard is killed."""
     if sys.platform == "linux":
-        # Since Python 3.14 a process of its own would fork them, which nobody ends.
+        # Since Python 3.14 the default is a fork server, a separate process that nobody would end.
         multiprocessing.set_start_method("fork")
     set_option = prctl()
     num_helpers = 0
@@ -34,7 +34,7 @@ def main() -> None:
         signal.signal(signal.SIGCHLD, look_after_helpers)
 
     def look_after_helpers(_number: int, _frame: object) -> None:
-        # Without one, which has ended or is stopped, it would let no new engine in: there is to be another controller.
+        # Without a helper (ended or stopped) no new engine can register, so the controller exits to be replaced.
         if sum(map(_is_at_work, multiprocessing.active_children())) < num_helpers:
             os._exit(1)
 
@@ -49,7 +49,7 @@ def _controller_class() -> Any:
     put(HeartMonitor, "handle_pong", registering(HeartMonitor.handle_pong))
 
     class Controller(IPController):  # type: ignore[misc]
-        """A controller whose "ports" are numbers of sockets, unless it is for several hosts."""
+        """A controller that numbers Unix sockets instead of ports, unless it serves several hosts."""
 
         _num_sockets = 0
 
@@ -62,7 +62,7 @@ def _controller_class() -> Any:
         def construct_url(self, kind: str, channel: str, index: Any = None) -> str:
             if self.transport != "ipc":
                 return str(super().construct_url(kind, channel, index))
-            # ipyparallel 9.2 puts a hyphen between the two parts of such a path here, and a colon in engines and clients.
+            # ipyparallel 9.2 joins the two parts of such a path with a hyphen here, but with a colon in engines and clients.
             info = {"engine": self.engine_info, "client": self.client_info, "internal": self.internal_info}[kind]
             number = info[channel] if index is None else info[channel][index]
             return f"{info['interface']}:{number}"
@@ -71,7 +71,7 @@ def _controller_class() -> Any:
 
 
 def registering(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
-    """Return what a monitor hears heartbeats by: a new one is told of at once, and not with the next beat."""
+    """Return a `handle_pong` that reports a new heart at once instead of with the next beat."""
 
     @wraps(original)
     def handle_pong(monitor: Any, message: Any) -> None:

@@ -1,7 +1,7 @@
-"""What an engine wrote last, of what the machinery around it writes: where compiled code has crashed, often why, and where in the cell.
+"""The last output of an engine without routine log lines: after a crash of compiled code it often shows why, and where in the cell.
 
-Python's faulthandler writes the stacks of a process that crashes. The frames below the cell's are the engine's own and ipyparallel's, and
-so are most threads: none of them says anything about the cell.
+Python's faulthandler prints the stacks of a crashing process. Frames below the cell's, and most threads, belong to the engine and
+ipyparallel, and say nothing about the cell.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _WRONG = re.compile(_LOGGED.pattern + r"(ERROR|CRITICAL) ")
 _THREAD = re.compile(r"(Current thread|Thread) 0x\w+")
 _FRAME = re.compile(r'  File "(.*)", line \d+ in ')
 _FATAL = "Fatal Python error: "
-_MODULES = ("Extension modules: ", ", ")  # in one line, if nobody else writes meanwhile
+_MODULES = ("Extension modules: ", ", ")  # in one line, if no other output interferes
 _CELL = re.compile(r'File "[^"]*ipykernel_\d+[/\\]\d+\.py"')
 _OF_TASK = f"{_OURS}/engine/worker.py"
 
 
 def last_words(log: str) -> str:
-    """Return the last lines of a `log` since the engine's last task began that are not routine, or an empty string."""
+    """Return the last lines in `log` since the engine's last task began, without routine lines; may be empty."""
     lines = log.replace(_FATAL, f"\n{_FATAL}").splitlines()
     begin = max((number for number, line in enumerate(lines) if _TASK.match(line)), default=-1) + 1
     lines = [line for line in lines[begin:] if not _LOGGED.match(line) or _WRONG.match(line)]
@@ -31,7 +31,7 @@ def last_words(log: str) -> str:
 
 
 def _without_machinery(lines: list[str]) -> list[str]:
-    """Return `lines` with what faulthandler has written of the cell, and of the thread that crashed."""
+    """Return `lines` with only those stacks of faulthandler's that belong to the cell or the crashed thread."""
     kept: list[str] = []
     stack: list[str] = []
     for line in [*lines, ""]:
@@ -47,7 +47,7 @@ def _without_machinery(lines: list[str]) -> list[str]:
 
 
 def _of_cell(stack: list[str]) -> list[str]:
-    """Return a thread's `stack`, whose first line names it, less what the cell is run by; empty for a thread of the machinery."""
+    """Return a thread's `stack` (first line: its name) without the frames below the cell; empty for threads of the machinery."""
     if not stack:
         return []
     files = [match[1] for match in map(_FRAME.match, stack) if match is not None]

@@ -1,7 +1,7 @@
-"""Workers of Dask beside the engines: processes of the cluster, so they end with it, and compute what the notebook's collections ask for.
+"""Dask workers beside the engines: processes of the cluster, which end with it and compute the notebook's collections.
 
-They are no engines: one that runs a cell answers nothing. All of them listen on loopback alone and speak TLS, with a key that is made for
-the cluster and lies in its private folder: by itself, Dask asks nobody who they are.
+They are separate from engines, as an engine that runs a cell answers nothing. Scheduler and workers listen on loopback only and use TLS,
+with a key made for the cluster in its private folder, as Dask by itself authenticates nobody.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ SCHEDULER = "dask-scheduler"
 WORKERS = "dask-workers"
 _HOST = "127.0.0.1"
 _NO_PAGES = {f"DASK_DISTRIBUTED__{kind}__HTTP__ROUTES": "[]" for kind in ("SCHEDULER", "WORKER")}
-"""Each has a server of pages that nothing turns off, and that asks nobody who they are: it is to have none."""
+"""Disables the routes of the HTTP servers, which cannot be turned off and authenticate nobody."""
 
 
 class DaskWorkers:
-    """A scheduler and workers, and the notebook's client of them, which computes collections from now on.
+    """A Dask scheduler and workers, and the notebook's client of them, which becomes the default.
 
     Parameters
     ----------
     processes : Processes
         Of the cluster.
     folders : Folders
-        The cluster's.
-    environment : mapping
-        Of the processes.
+        Of the cluster.
+    environment : mapping of str to str
+        Environment of the processes.
 
     Attributes
     ----------
     client : distributed.Client
     number : int
-        Workers.
+        Number of workers.
     """
 
     def __init__(self, processes: Processes, folders: Folders, environment: Mapping[str, str]) -> None:
@@ -59,7 +59,7 @@ class DaskWorkers:
         Raises
         ------
         UsageError
-            Dask is not installed, or there are others already.
+            Dask is not installed, or there is another number of workers already.
         ClusterError
             They did not come up; none is left.
         """
@@ -106,7 +106,7 @@ class DaskWorkers:
         workers = ("--nworkers", str(number), "--nthreads", "1", "--local-directory", str(folder), "--name", "beside-engines")
         self._run(WORKERS, "dask_worker", *workers, *here)
         while self.client is None:
-            with contextlib.suppress(OSError, ValueError):  # it is not whole yet
+            with contextlib.suppress(OSError, ValueError):  # the file is incomplete
                 self.client = connect(scheduler_file=str(where), timeout=max(1.0, deadline - time.monotonic()))
             self._wait(lambda: True, deadline, SCHEDULER)
         self._wait(lambda: len(self.client.scheduler_info(n_workers=-1)["workers"]) >= number, deadline, WORKERS)
@@ -125,7 +125,7 @@ class DaskWorkers:
             self._processes.wait_change(STEP)
 
     def stop(self) -> None:
-        """End the client and the workers; the cluster's guard ends what is left of them."""
+        """Close the client and end the workers; the cluster's guard ends what is left of them."""
         client, self.client, self.number = self.client, None, 0
         if client is not None:
             with contextlib.suppress(Exception):  # its scheduler may be gone

@@ -1,7 +1,7 @@
-"""Which engine computes on what: counts GPUs and cores without importing torch, and plans one device per rank.
+"""Plan the device of each rank: count GPUs and cores without importing torch.
 
-NVML answers for GPUs (the driver's own library, opened when first asked and without creating a CUDA context, which
-would cost memory and forbid forking). A machine without a driver simply has none.
+NVML finds the GPUs: the driver's library, which creates no CUDA context (that would cost memory and forbid forking). A machine without a
+driver has no GPUs.
 """
 
 from __future__ import annotations
@@ -22,28 +22,26 @@ from .gpus import Gpu, torch_has_cuda, visible_gpus
 if TYPE_CHECKING:
     from ..cluster_options import ClusterOptions
 
-MANY = 8  # engines that are never refused: who tries a cell with them on a laptop knows that they share its cores
+MANY = 8  # number of engines that is never refused, so that a cell can be tried on a laptop
 ENGINES_PER_CORE = 4
-BYTES_OF_ENGINE = 300 << 20  # of one that has imported torch
+BYTES_OF_ENGINE = 300 << 20  # of an engine that has imported torch
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevicePlan:
-    """What one rank computes on.
+    """The device of one rank.
 
     Attributes
     ----------
     rank : int
-        Place in the cluster.
     kind : {"cpu", "cuda"}
-        Kind of device.
     index : str, optional
         The GPU as ``CUDA_VISIBLE_DEVICES`` names it (a number or a UUID); ``None`` on CPU.
     name : str
-        The hardware's own name.
+        The hardware's name.
     num_threads : int
-        Threads for operations on CPU.
+        Threads for CPU operations.
     """
 
     rank: int
@@ -58,9 +56,9 @@ class DevicePlan:
         return "cpu" if self.kind == "cpu" else "cuda:0"
 
     def environment(self) -> dict[str, str]:
-        """Return the environment variables that give the engine its device."""
+        """Return the environment variables that assign the device to the engine."""
         variables = dict.fromkeys(THREAD_VARIABLES, str(self.num_threads))
-        variables["CUDA_VISIBLE_DEVICES"] = self.index or ""  # empty: a cell that asks for a GPU gets the same answer on every rank
+        variables["CUDA_VISIBLE_DEVICES"] = self.index or ""  # empty hides all GPUs, so that a cell sees the same on every rank
         variables["JUPYTER_DTRAIN_RANK"] = str(self.rank)
         variables["JUPYTER_DTRAIN_DEVICE_NAME"] = self.name
         return variables
@@ -72,8 +70,8 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
     Raises
     ------
     UsageError
-        There are fewer GPUs than engines that were asked for, far too few cores or too little memory, or ``cuda`` was asked for and this
-        machine or PyTorch has none.
+        There are fewer GPUs than engines asked for, far too few cores or too little memory, or ``cuda`` was asked for and this machine or
+        PyTorch does not have it.
     """
     part, num_parts = options.part
     gpus = visible_gpus() if options.device != "cpu" else []
@@ -97,20 +95,20 @@ def plan_devices(options: ClusterOptions) -> list[DevicePlan]:
 
 
 def shares_devices(plans: Sequence[DevicePlan]) -> bool:
-    """Return whether any of these ranks have a GPU together."""
+    """Return whether any of these ranks share a GPU."""
     used = [plan.index for plan in plans if plan.index is not None]
     return len(set(used)) < len(used)
 
 
 def _part_of(gpus: list[Gpu], part: int, num_parts: int, *, shared: bool) -> list[Gpu]:
-    """Return the GPUs of one of equal parts of the machine; where there are more parts than GPUs, parts may have one together."""
+    """Return the GPUs of one of equal parts of the machine. If GPUs are shared and parts outnumber them, parts share GPUs."""
     if shared and gpus and num_parts > len(gpus):
         return [gpus[part * len(gpus) // num_parts]]
     return gpus[part * len(gpus) // num_parts : (part + 1) * len(gpus) // num_parts]
 
 
 def _one_each(gpus: list[Gpu], options: ClusterOptions) -> list[Gpu]:
-    """Return the GPU of each engine: neighbours have one together where there are more engines than GPUs."""
+    """Return the GPU of each engine; adjacent engines share one if there are more engines than GPUs."""
     if options.devices == "exclusive":
         return gpus[: options.num_engines or len(gpus)]
     num_engines = options.num_engines or max(2, len(gpus))
@@ -119,7 +117,7 @@ def _one_each(gpus: list[Gpu], options: ClusterOptions) -> list[Gpu]:
 
 
 def _check_room(options: ClusterOptions, num_engines: int, cores: int) -> None:
-    """Raise a `UsageError` where the machine has too few cores or too little memory for so many engines."""
+    """Raise a `UsageError` if the machine has too few cores or too little memory for `num_engines` engines."""
     if options.force or options.num_engines is None or num_engines <= MANY:
         return
     left = memory().left
@@ -134,7 +132,7 @@ def _check_room(options: ClusterOptions, num_engines: int, cores: int) -> None:
 
 
 def _share(cores: int, num_engines: int) -> int:
-    """Return the threads of each engine: its share of the cores, or fewer where ``OMP_NUM_THREADS`` says so."""
+    """Return the threads per engine: its part of the cores, or fewer if ``OMP_NUM_THREADS`` says so."""
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(cores // num_engines, int(wanted) if wanted.isdigit() else cores))
 

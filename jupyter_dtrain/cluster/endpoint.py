@@ -1,4 +1,4 @@
-"""Where the ranks of one generation meet; those of one host by a file in a folder that only their user can enter."""
+"""Rendezvous of the ranks of one generation; on one host through a file in a folder that only the user can enter."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any
 
 
 class Endpoint(ABC):
-    """Where the ranks of one generation meet: sent to them with their task.
+    """Rendezvous of the ranks of one generation, which is sent to them with their task.
 
     Attributes
     ----------
     spans_hosts : bool
-        Whether they may be on several hosts: then they connect by the network alone, so that sums are the same wherever each of them is.
+        Whether ranks may be on several hosts. They then communicate by network only, so that sums do not depend on their placement.
     """
 
     spans_hosts = False
 
     @abstractmethod
     def open(self, world_size: int, limit: timedelta) -> Any:
-        """Return the ``torch.distributed.Store`` by which they meet, in which keys are waited for as long as `limit`."""
+        """Return the ``torch.distributed.Store`` of the rendezvous, with `limit` as its timeout."""
 
 
 @dataclass(frozen=True)
 class FileEndpoint(Endpoint):
-    """A file that no other generation has met by. It need not be there: it is as soon as a rank opens it."""
+    """A file that no other generation uses. The first rank that opens it creates it."""
 
     path: Path
 
     def open(self, world_size: int, limit: timedelta) -> Any:
-        """Return PyTorch's store by file."""
+        """Return a `FileStore`."""
         from torch.distributed import FileStore  # type: ignore[attr-defined]  # not in torch's own list of exports
 
         store = FileStore(str(self.path), world_size)

@@ -1,8 +1,8 @@
 """An engine's process: ipyparallel's engine without its nanny.
 
-ipyparallel starts a second Python process beside every engine, to pass signals on and to tell the controller when the
-engine has died. Here the guard knows of a death before anyone else, and signals are passed on by the engine's own
-control thread; that saves a process per engine and a third of the time until an engine is up.
+ipyparallel starts a second Python process (nanny) beside every engine, to forward signals and to report the engine's death. Here the
+guard notices deaths first, and the engine's own control thread forwards signals. That saves a process per engine, and a third of the
+start-up time.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from ..system.patches import put
 
 CONNECTION_FILE = "JUPYTER_DTRAIN_CONNECTION_FILE"
 SOCKETS = "JUPYTER_DTRAIN_SOCKETS"
-WAIT = 300.0  # seconds for the connection file; the kernel gives up (and ends this process) earlier
+WAIT = 300.0  # seconds to wait for the connection file; the kernel gives up (and ends this process) earlier
 
 
 def main() -> None:
-    """Run an engine that registers with the controller of its cluster as soon as that is up."""
-    # Into the log, whatever becomes of this process's output: a crash of compiled code says where in the cell it was.
+    """Run an engine that registers with its cluster's controller as soon as that is up."""
+    # Into a duplicate of the log's descriptor, even if output is redirected later: a crash dump shows where in the cell it was.
     faulthandler.enable(os.dup(sys.stderr.fileno()))
-    # Where loaders and their workers pass on files: a folder of multiprocessing's own would stay when this process is killed.
+    # Loaders and their workers pass file descriptors here. A temporary folder of multiprocessing's would stay after a SIGKILL.
     multiprocessing.current_process()._config["tempdir"] = os.environ[SOCKETS]  # type: ignore[attr-defined]
     app = _engine_class()
     app.launch_instance(sys.argv[1:], connection_info_env=_connection_info(Path(os.environ[CONNECTION_FILE])))
 
 
 def _connection_info(path: Path) -> str:
-    """Return the content of the controller's file for engines once it is there as a whole."""
+    """Return the content of the controller's connection file for engines, once it is complete."""
     deadline = time.monotonic() + WAIT
     while time.monotonic() < deadline:
         try:
@@ -52,9 +52,9 @@ def _connection_info(path: Path) -> str:
 
 
 def _let_forks_end() -> None:
-    """Let processes that a cell forks end when they are told to, as in a notebook: they have no event loop that they could leave.
+    """Let processes that a cell forks end on SIGTERM, as in a notebook: they have no event loop for the engine's handler.
 
-    Python forgets a signal that comes before it has looked after the fork: such a one is held back that long.
+    Python drops signals that arrive before its after-fork handlers have run, so SIGTERM is blocked until then.
     """
     before = threading.local()
 
@@ -72,7 +72,7 @@ def _let_forks_end() -> None:
 
 
 def _ask_for_no_password() -> None:
-    """Let ``getpass()`` fail as ``input()`` does, before it warns of a terminal that cannot hide what nobody types."""
+    """Let ``getpass()`` fail like ``input()``, instead of warning about the terminal first."""
 
     @wraps(getpass.getpass)
     def refuse(*_: Any, **__: Any) -> str:
@@ -99,7 +99,7 @@ def _engine_class() -> Any:
         async def complete_registration(self, *args: Any, **kwargs: Any) -> None:
             await super().complete_registration(*args, **kwargs)
             self.kernel.control_handlers["signal_request"] = self._signal_request
-            # IPython's shell says that somebody types here; nobody does, and Lightning refuses to run DDP where somebody might.
+            # IPython sets `sys.ps1`, which marks an interactive session, in which Lightning refuses to run DDP.
             vars(sys).pop("ps1", None)
             _ask_for_no_password()
 
@@ -108,8 +108,8 @@ def _engine_class() -> Any:
             _let_forks_end()
 
         def _signal_stop(self, _number: int, _frame: Any) -> None:
-            # Leave between two tasks; what is busy is killed by the guard a moment later. Taking torch down in
-            # order takes a second and changes nothing, so only what was registered with atexit gets its turn.
+            # Leave between two tasks; the guard kills a busy engine a moment later. An orderly exit takes torch a second and has no use,
+            # so only atexit functions run.
             self.loop.add_callback_from_signal(_leave)
 
         def _signal_request(self, stream: Any, ident: Any, parent: Any) -> None:
@@ -123,7 +123,7 @@ def _engine_class() -> Any:
                 reply = wrap_exception(self.kernel.get_engine_info("signal"))
             self.session.send(stream, "signal_reply", reply, ident=ident, parent=parent)
             if number is not None:
-                # After the reply, which nobody could send any more; to the main thread, where Python handles signals.
+                # After the reply, which could not be sent later; to the main thread, where Python handles signals.
                 stream.flush()
                 delay = 0.05 if number == signal.SIGKILL else 0.0
                 main_thread = threading.main_thread().ident

@@ -1,12 +1,11 @@
 """The folders of a cluster: a private one for connection files, sockets and logs, and one for large buffers.
 
-They are the cluster's own, so clusters of several kernels never meet and nothing is written into the user's IPython
-profile. The guard removes them; what a guard and a kernel leave that were killed at the same moment, the next
-kernel of the same user that loads the extension removes, or starts a cluster.
+Each cluster has its own folders, so clusters of several kernels do not interfere, and nothing is written into the user's IPython profile.
+The guard removes them. If guard and kernel are killed together, the user's next kernel that loads the extension or starts a cluster
+removes them.
 
-Their mode, 0700, is what keeps other users out of the Unix sockets and the rendezvous files that lie in them. A socket's path may
-have 107 bytes on Linux and 103 on macOS, and TMPDIR is longer than that on some machines: then the sockets have a folder of their own, in
-a place with a short name.
+Mode 0700 keeps other users out of the Unix sockets and rendezvous files. A socket's path may have 107 bytes on Linux and 103 on macOS. If
+TMPDIR is too long for that, the sockets get a folder of their own in a place with a short name.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ from ..system.resources import OVERFLOW
 from .crash_log import NUM_LINES
 
 SHARED_MEMORY = Path("/dev/shm")
-SHARED_MEMORY_AT_LEAST = 1 << 30  # bytes free; containers often come with 64 MiB, where a write beyond it kills the writer
-SETTLED = 600.0  # seconds; a younger folder of nobody knows whom may be waiting for its guard to lock it
-OWNER = "owner"  # name of a file: the pid of the process that has made the folders, and when it was started
-MAX_SOCKET_PATH = 100  # bytes, a little less than any system's `sun_path` has room for
-MAX_SOCKET_NAME = 20  # bytes; multiprocessing's take 17
+SHARED_MEMORY_AT_LEAST = 1 << 30  # free bytes; containers often have 64 MiB, and a write beyond that kills the writer
+SETTLED = 600.0  # seconds; a younger folder without an owner may be waiting for its guard to lock it
+OWNER = "owner"  # name of a file with the pid and start time of the process that made the folders
+MAX_SOCKET_PATH = 100  # bytes, slightly less than `sun_path` holds on any system
+MAX_SOCKET_NAME = 20  # bytes; those of multiprocessing have 17
 _SHORT = [Path(base) for base in (str(SHARED_MEMORY), os.environ.get("XDG_RUNTIME_DIR"), "/tmp", "/var/tmp") if base]
-"""Where the sockets' folder may be instead."""
+"""Alternative places for the sockets' folder."""
 
 
 class Folders:
-    """Makes the folders of one cluster, each with mode 0700.
+    """Create the folders of one cluster, each with mode 0700.
 
     Attributes
     ----------
     private : Path
         Connection files, IPython's profile, logs.
     blobs : Path
-        Large buffers that the engines of this host share; in shared memory where there is enough of it, from which a link leads to
-        a folder on a disk for those that find no room there.
+        Large buffers that the engines of this host share: in shared memory if there is enough, with a link to a folder on disk for
+        buffers that find no room.
     sockets : Path
-        Unix sockets, whose names have `MAX_SOCKET_NAME` bytes at most.
+        Unix sockets, whose names have at most `MAX_SOCKET_NAME` bytes.
     rendezvous : Path
-        Where ranks meet, by file.
+        Files by which ranks meet.
     """
 
     def __init__(self) -> None:
@@ -75,13 +74,13 @@ class Folders:
 
     @property
     def all(self) -> list[Path]:
-        """Those that lie in no other, to be held and removed; the private one comes first."""
+        """The top-level folders, to be locked and removed; the private one comes first."""
         found = [self.private, self.blobs, self.sockets]
         return [folder for folder in found if folder == self.private or not folder.is_relative_to(self.private)]
 
     @property
     def are_there(self) -> bool:
-        """Whether nobody has removed them."""
+        """Whether all folders still exist."""
         return all(folder.is_dir() for folder in (self.profile, self.logs, self.blobs, self.rendezvous, self.sockets))
 
     def log_of(self, name: str) -> Path:
@@ -89,7 +88,7 @@ class Folders:
         return self.logs / f"{name}.log"
 
     def log_tail(self, name: str, of: Callable[[str], str] = lambda text: "\n".join(text.splitlines()[-NUM_LINES:])) -> str:
-        """Return the last lines that the process `name` wrote, or what is told `of` its log, indented, or an empty string."""
+        """Return the last lines of the log of `name`, or the result of `of` for it, indented; may be empty."""
         try:
             text = self.log_of(name).read_text(errors="replace")
         except OSError:
@@ -97,36 +96,36 @@ class Folders:
         return "\n".join(f"    {line}" for line in of(text).splitlines())
 
     def acquire(self) -> list[int]:
-        """Say that this process uses the folders, as a guard does, until the files that are returned are closed."""
+        """Lock the folders for this process, as a guard does, until the returned files are closed."""
         handles = [os.open(folder, os.O_RDONLY) for folder in self.all]
         for handle in handles:
             fcntl.flock(handle, fcntl.LOCK_EX)
         return handles
 
     def remove(self) -> None:
-        """Remove them, if they are still there."""
+        """Remove the folders, if they still exist."""
         for folder in reversed(self.all):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def note_owner(folder: Path) -> None:
-    """Say in `folder` that this process has made it: once that has ended, it is swept away."""
+    """Record in `folder` that this process has made it; it is swept once that has ended."""
     (folder / OWNER).write_text(f"{os.getpid()} {start_of(os.getpid())}")
 
 
 def sweep() -> None:
-    """Remove the folders of this user's clusters whose guard is gone, and with it the kernel, which may need what is there."""
+    """Remove the folders of this user's clusters whose guard and kernel are gone."""
     for base in {Path(tempfile.gettempdir()), SHARED_MEMORY, *_SHORT}:
         for folder in base.glob(f"{_prefix()}*"):
             try:
                 if folder.lstat().st_uid == os.getuid() and _is_left(folder) and not _guarded(folder):
                     shutil.rmtree(folder, ignore_errors=True)
             except OSError:
-                continue  # someone else was quicker
+                continue  # another process was faster
 
 
 def remove_unguarded(folder: Path) -> None:
-    """Remove a folder of buffers, and the private one that it may lie in, unless a guard holds it."""
+    """Remove a folder of buffers, and the private folder around it, unless a guard holds its lock."""
     own = next((part for part in (*reversed(folder.parents), folder) if part.name.startswith(_prefix())), folder)
     try:
         if not _guarded(own):
@@ -136,8 +135,8 @@ def remove_unguarded(folder: Path) -> None:
 
 
 def _is_left(folder: Path) -> bool:
-    """Return whether the process that has made `folder` has ended, or, where nobody knows which that was, long enough ago it was made."""
-    # What lies in shared memory leads to the private folder, whose disk takes what finds no room there.
+    """Return whether the process that made `folder` has ended; if unknown, whether the folder is old enough."""
+    # A folder in shared memory has a link to the overflow folder in the private one.
     overflow = folder / OVERFLOW
     private = overflow.readlink().parent if overflow.is_symlink() else folder
     if not private.exists():
@@ -147,11 +146,11 @@ def _is_left(folder: Path) -> bool:
         is_there = is_running(int(owner))
     except (OSError, ValueError):
         return folder.stat().st_mtime < time.time() - SETTLED
-    return not is_there or (start != "" and start != start_of(int(owner)))  # a host was switched off, and counts from 1 again
+    return not is_there or (start != "" and start != start_of(int(owner)))  # pids restart after a reboot
 
 
 def _guarded(folder: Path) -> bool:
-    """Whether a guard holds its lock on `folder`."""
+    """Return whether a guard holds its lock on `folder`."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,7 +166,7 @@ def _is_short(folder: Path) -> bool:
 
 
 def _short_folder(prefix: str) -> Path:
-    """Make a folder whose path leaves room for a socket's name."""
+    """Create a folder whose path leaves room for a socket's name."""
     for base in _SHORT:
         try:
             return Path(tempfile.mkdtemp(prefix=prefix, dir=base))

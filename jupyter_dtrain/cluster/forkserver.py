@@ -1,12 +1,12 @@
-"""The process that engines are forked from on Linux: torch is imported once for all of them.
+"""The template: the process that engines are forked from on Linux, so that torch is imported only once.
 
-Importing takes seconds of a core for each process, and some 200 MB; a fork takes milliseconds and shares the memory. So a
-cluster of many engines is up as soon as one of two, and a lost engine's successor at once. The price is that nothing may happen here
-that a fork cannot bear: no threads of Python's own, no event loop, no sockets.
+An import takes seconds of a core and about 200 MB per process; a fork takes milliseconds and shares memory. So large clusters start as
+fast as small ones, and a lost engine is replaced at once. In return, this process must stay fork-safe: no Python threads, no event loop,
+no sockets.
 
-The guard starts this process and asks it for engines in lines of JSON: ``{"name", "argv", "env", "unset", "cwd", "log"}`` come in on
-file descriptor 0, ``{"name", "pid"}`` go out on `REPLIES`. Engines are forked twice, so that the guard becomes their parent. When it dies,
-this process can become the next one (``promotion.py``), whose cluster has a log and variables of its own: ``{"log", "env", "unset"}``.
+The guard starts this process and requests engines in lines of JSON: ``{"name", "argv", "env", "unset", "cwd", "log"}`` on file descriptor
+0, answered by ``{"name", "pid"}`` on `REPLIES`. Engines are forked twice, so that the guard becomes their parent. When the guard dies, this
+process can become the next one (``promotion.py``) for a cluster with a log and environment of its own: ``{"log", "env", "unset"}``.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from . import promotion
 from .process_tree import PR_SET_PDEATHSIG, prctl
 from .template_line import KERNEL, LINE, REPLIES
 
-# What an engine does before its first cell: the imports that would make the first one slow.
+# What an engine does before its first cell: imports that would make that cell slow.
 
 
 def warm_up(modules: Sequence[str]) -> None:
-    """Import `modules`, where they exist, and what torch itself puts off until its first optimizer.
+    """Import `modules`, if they exist, and what torch imports with the first optimizer.
 
-    Runs in the engine's main thread as its first task, so a cell that comes early waits for no longer than it must.
-    An interrupt waits too: torch cannot be imported again once its import was broken off half-way.
+    Runs in the engine's main thread as its first task, so that an early cell waits no longer than necessary. Interrupts are ignored
+    meanwhile: torch cannot be imported again after an interrupted import.
     """
     with _uninterrupted():
         for module in modules:
-            # A module that is not there (or does not import) is for the cell that needs it to complain about.
+            # A missing or broken module is reported by the cell that needs it.
             with contextlib.suppress(Exception):
                 importlib.import_module(module)
         torch = sys.modules.get("torch")
@@ -48,7 +48,7 @@ def warm_up(modules: Sequence[str]) -> None:
 
 
 def take_place(environment: Mapping[str, str]) -> None:
-    """Be the rank whose environment this is. CUDA has not been initialized: an engine that waits has computed nothing."""
+    """Become the rank of this environment. CUDA is not initialized yet, as a spare engine has computed nothing."""
     os.environ.update(environment)
 
 
@@ -62,31 +62,31 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def main() -> None:
-    """Import the modules named on the command line, then be forked, until the input ends."""
+    """Import the modules named on the command line, then fork on request until the input ends."""
     guard = os.getppid()
-    with collection_paused():  # it would take an eighth of the time of these imports, and finds next to nothing
-        # The debugger too: each engine imports it as it starts, and would do nothing that takes longer.
+    with collection_paused():  # it would take an eighth of the time of these imports and find almost nothing
+        # The debugger too: each engine imports it when it starts, and nothing takes longer there.
         import ipykernel.debugger  # noqa: F401
         import ipyparallel.engine.app  # noqa: F401
 
         from . import engine_app
 
         warm_up(sys.argv[1:])
-        gc.freeze()  # or the first collection of each engine would write to every page that they share
+        gc.freeze()  # otherwise the first collection in each engine would write to every shared page
     outlives = promotion.may_outlive_guard()
     if outlives:
         promotion.outlive_guard()
     while (forked := _forked(guard, outlives)) is None:
         promoted = promotion.become_guard() if outlives else None
         if promoted is None:
-            os._exit(0)  # nothing is to be put in order, and the kernel may wait
+            os._exit(0)  # there is nothing to clean up, and the kernel may wait
         guard = promoted
     _become(*forked, guard=guard, outlives=outlives)
     engine_app.main()
 
 
 def _forked(guard: int, outlives: bool) -> tuple[dict[str, Any], int] | None:
-    """Fork an engine for each line that comes in; return its request and its first parent in each of them, and at the end ``None`` here."""
+    """Fork an engine for each request. In the engine, return its request and its first parent's pid; at the end return ``None`` here."""
     rest, read = b"", promotion.read_requests if outlives else partial(os.read, 0)
     while os.getppid() == guard and (chunk := read(1 << 16)):
         *lines, rest = (rest + chunk).split(b"\n")
@@ -109,7 +109,7 @@ def _forked(guard: int, outlives: bool) -> tuple[dict[str, Any], int] | None:
 
 
 def _serve_another(log: str, env: Mapping[str, str], unset: Sequence[str]) -> None:
-    """Fork engines for another cluster from here on."""
+    """Serve another cluster from now on: switch to its log and environment."""
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target in (1, 2):
         os.dup2(output, target)
@@ -124,13 +124,13 @@ def _change_environment(env: Mapping[str, str], unset: Sequence[str]) -> None:
 
 
 def _become(request: dict[str, Any], between: int, *, guard: int, outlives: bool) -> None:
-    """Be the process that was asked for, as if it had been started by the guard."""
+    """Turn this fork into the requested process, as if the guard had started it."""
     os.setsid()
     while os.getppid() == between:
-        time.sleep(0.0005)  # until it has left: its death is not to be the signal
+        time.sleep(0.0005)  # wait for the intermediate parent to exit, whose death must not trigger PDEATHSIG
     prctl()(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guard:
-        os._exit(0)  # it has died meanwhile
+        os._exit(0)  # the guard has died meanwhile
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     nothing = os.open(os.devnull, os.O_RDONLY)
     lines = (REPLIES, KERNEL, LINE) if outlives else (REPLIES,)
@@ -140,7 +140,7 @@ def _become(request: dict[str, Any], between: int, *, guard: int, outlives: bool
         sys.path[0] = request["cwd"]
     os.chdir(request["cwd"])
     _change_environment(request["env"], request["unset"])
-    # Said, because ipyparallel took the folder in which it was imported for its own.
+    # Explicit, as ipyparallel's default is the folder in which it was imported.
     sys.argv = [sys.argv[0], *request["argv"], f"--IPEngine.work_dir={request['cwd']}"]
 
 

@@ -22,9 +22,9 @@ class Gpu:
     index : str
         As ``CUDA_VISIBLE_DEVICES`` names it.
     name : str
-        The hardware's own.
+        The hardware's name.
     memory : int
-        Its bytes; 0 where that is not known.
+        Its bytes; 0 if unknown.
     """
 
     index: str
@@ -33,7 +33,7 @@ class Gpu:
 
 
 def visible_gpus() -> list[Gpu]:
-    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, or all of them where it is not set."""
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` allows, or all if it is not set."""
     nvml = _nvml()
     if nvml is None:
         return []
@@ -54,12 +54,12 @@ def visible_gpus() -> list[Gpu]:
 def _memory_of(nvml: Any, handle: Any) -> int:
     try:
         return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except (AttributeError, nvml.NVMLError):  # where host and GPU share their memory, NVML tells of none
+    except (AttributeError, nvml.NVMLError):  # NVML reports none if host and GPU share memory
         return 0
 
 
 def bytes_for_each(num_engines: int, *, device: str) -> int:
-    """Return the bytes that each of `num_engines` engines may have: of a GPU, or its part of the memory; 0 where that is not known."""
+    """Return the bytes available to each of `num_engines` engines: of a GPU, or its part of the memory; 0 if unknown."""
     gpus = visible_gpus() if device == "cuda" else []
     if not gpus:
         return memory().total // num_engines
@@ -67,11 +67,11 @@ def bytes_for_each(num_engines: int, *, device: str) -> int:
 
 
 def _chosen(variable: str, found: list[Gpu]) -> list[Gpu]:
-    """Return what CUDA sees under ``CUDA_VISIBLE_DEVICES=variable``: the entries up to the first that names no device."""
+    """Return the GPUs that CUDA sees under ``CUDA_VISIBLE_DEVICES=variable``: entries up to the first invalid one."""
     gpus = []
     for entry in (part.strip() for part in variable.split(",")):
         if entry.isdigit() and int(entry) < len(found):
-            # The number is passed on as it is: CUDA's order of devices need not be NVML's.
+            # Keep the number, as CUDA's order of devices may differ from NVML's.
             gpus.append(replace(found[int(entry)], index=entry))
         elif entry.startswith("MIG-"):
             gpus.append(Gpu(index=entry, name="NVIDIA MIG device"))
@@ -83,7 +83,7 @@ def _chosen(variable: str, found: list[Gpu]) -> list[Gpu]:
 
 
 def _nvml() -> Any:
-    """Return the opened NVML, or ``None`` where there is no driver."""
+    """Return the initialized NVML module, ``None`` if there is no driver."""
     try:
         import pynvml
     except ImportError:
@@ -101,7 +101,7 @@ def _text(value: str | bytes) -> str:
 
 @functools.cache
 def torch_has_cuda() -> bool:
-    """Whether the installed PyTorch is a CUDA build: read from its version file, because importing it takes seconds."""
+    """Return whether the installed PyTorch is a CUDA build, from its version file, as the import takes seconds."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return False

@@ -1,18 +1,17 @@
-"""The process that starts a cluster's processes and ends them: nobody outlives the notebook kernel.
+"""The guard: the process that starts a cluster's processes and ends them, so that none outlives the notebook kernel.
 
-Controller and engines are children of this guard, and the guard watches the kernel. A kernel that is killed cannot
-clean up after itself, so everything that has to happen then happens here: end every process below, the ones that ran
-away from their parents included, then remove the cluster's folders. On Linux the guard adopts orphans
-(``PR_SET_CHILD_SUBREAPER``), so "below" has no holes, and its own children die with it should someone kill the guard: all but the
-template, which watches the kernel as well and becomes the next guard (``promotion.py``).
+Controller and engines are its children, and it watches the kernel. A killed kernel cannot clean up, so the guard does: it ends all
+descendants, including those that left their parents, and removes the cluster's folders. On Linux it adopts orphans
+(``PR_SET_CHILD_SUBREAPER``), so no descendant escapes, and its children die with it if it is killed. The exception is the template, which
+watches the kernel as well and becomes the next guard (``promotion.py``).
 
-It runs as a script of the standard library, ``process_tree.py`` and ``template_line.py`` alone, without ``site``: it starts in some 20 ms,
-stays small, and cannot fail over an environment that is being changed under it. ``guarded_processes.py`` is the kernel's side. Both talk in
-lines of JSON:
+It runs as a script with the standard library, ``process_tree.py`` and ``template_line.py`` only, without ``site``. So it starts in about
+20 ms, stays small, and does not depend on an environment that may be changing. ``guarded_processes.py`` is the kernel's side. Both
+exchange lines of JSON:
 
 - in: ``{"do": "start", "name", "argv", "env", "cwd", "log", "how"}``, ``{"do": "signal", "name", "signal"}``, ``{"do": "stop"}``;
   the end of the input means stop too. `how` is ``"exec"``, ``"template"`` for the process that others are forked from
-  (``forkserver.py``), or ``"fork"`` for one of those, which is executed all the same where there is no template.
+  (``forkserver.py``), or ``"fork"`` for one of those, which is executed instead if there is no template.
 - out: ``{"event": "started", "name", "pid"}``, ``{"event": "exited", "name", "status"}`` (negative: the signal)
 """
 
@@ -35,23 +34,23 @@ else:  # as a script, behind the standard library
     from process_tree import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, end_all_below, prctl
     from template_line import Template
 
-GRACE = 0.5  # seconds between asking processes to leave and killing them
-PATIENCE = 1.0  # seconds that a process may be stopped, as by a SIGSTOP, which the others need
-GIVE_UP = 10.0  # seconds after which a process that cannot be killed (stuck in a driver) is left alone
-POLL = 0.25  # seconds between looks at the parent's pid where the system has no pidfd
+GRACE = 0.5  # seconds between SIGTERM and SIGKILL
+PATIENCE = 1.0  # seconds that a process which others need may be stopped (SIGSTOP)
+GIVE_UP = 10.0  # seconds after which an unkillable process (stuck in a driver) is abandoned
+POLL = 0.25  # seconds between checks of the parent's pid if the system has no pidfd
 
 
 class Guard:
-    """Starts processes, reports their ends, and ends all of them when the kernel `parent` is gone.
+    """Start processes, report their ends, and end all of them when the kernel `parent` is gone.
 
     Parameters
     ----------
     parent : int
         Pid of the kernel, whose child this process is.
     folders : list of str
-        Locked while the guard runs, which tells other clusters that they are in use, and removed at the end.
+        Locked while the guard runs, so that other clusters see them in use, and removed at the end.
     line : int, optional
-        File descriptor for the template: its line to the kernel.
+        File descriptor of the template's connection to the kernel.
     kernel : int, optional
         A pidfd of the kernel, for a guard that is not its child.
     """
@@ -60,14 +59,14 @@ class Guard:
         self.parent, self.is_child = parent, kernel is None
         self.folders, self.line, self.kernel = folders, line, kernel
         self.names: dict[int, str] = {}
-        self.needed: set[int] = set()  # pids of what engines and kernel wait for: the controller and the template
-        self.stopped: dict[int, float] = {}  # when by pid
+        self.needed: set[int] = set()  # pids that engines and kernel depend on: the controller and the template
+        self.stopped: dict[int, float] = {}  # pid → time when it was stopped
         self.stopping = False
         self.prctl = prctl()
         self.input = b""
         self.template: Template | None = None
-        self.due: dict[str, list[int]] = {}  # signals by name for what is being forked
-        self.strays: dict[int, int] = {}  # status by pid of what has ended and was nobody's; the template may yet say whose
+        self.due: dict[str, list[int]] = {}  # name → signals for a process that is being forked
+        self.strays: dict[int, int] = {}  # pid → exit status of an ended unknown process, whose name the template may yet report
 
     def run(self) -> None:
         """Serve until told to stop or until the kernel is gone, then clean up."""
@@ -77,7 +76,7 @@ class Guard:
         awake, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):  # handlers and not SIG_IGN, which the engines would inherit
+        for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGHUP):  # handlers instead of SIG_IGN, which engines would inherit
             signal.signal(number, lambda _number, _frame: None)
         signal.signal(signal.SIGTERM, self.stop)
         try:
@@ -86,7 +85,7 @@ class Guard:
                 self.kernel = self.kernel or os.pidfd_open(self.parent)
                 watched.append(self.kernel)
             except (AttributeError, OSError):
-                pass  # not Linux, or a sandbox that does not know it: the loop below looks at the parent's pid instead
+                pass  # no pidfd (not Linux, or a sandbox): the loop polls the parent's pid instead
             while not self.stopping and (os.getppid() == self.parent or not self.is_child):
                 replies = [] if self.template is None else [self.template.replies]
                 timeout = None if self.kernel is not None and not self.stopped else POLL
@@ -111,7 +110,7 @@ class Guard:
         self.stopping = True
 
     def read(self) -> None:
-        """Do what the kernel asks for."""
+        """Carry out the kernel's requests."""
         chunk = os.read(sys.stdin.fileno(), 1 << 16)
         if not chunk:
             self.stop()
@@ -127,7 +126,7 @@ class Guard:
                     self.stop()
 
     def start(self, *, name: str, argv: list[str], env: dict[str, str], cwd: str, log: str, how: str) -> None:
-        """Start one process in a session of its own, its output going to the file `log`."""
+        """Start a process in a session of its own, with its output appended to the file `log`."""
         if how == "fork" and self.template is not None:
             self.template.ask(name=name, argv=argv, env=env, cwd=cwd, log=log)
             return
@@ -137,7 +136,7 @@ class Guard:
         if pid == 0:
             try:
                 signal.set_wakeup_fd(-1)
-                # In the guard's session a template that is stopped when the guard dies is ended by the system (an orphaned group's SIGHUP).
+                # In the guard's session: if the guard dies, the system ends a stopped template (SIGHUP to the orphaned process group).
                 os.setsid() if template is None else os.setpgid(0, 0)
                 self.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -148,7 +147,7 @@ class Guard:
                 else:
                     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
                 os.chdir(cwd)
-                if os.getppid() == guard:  # it may have died before its death could be a signal
+                if os.getppid() == guard:  # the guard may have died before PDEATHSIG was set
                     os.execvpe(argv[0], argv, env)
             except OSError as error:
                 os.write(2, f"{argv[0]}: {error}\n".encode())
@@ -162,15 +161,15 @@ class Guard:
         self.known(name, pid)
 
     def signal(self, *, name: str, signal: int) -> None:
-        """Send a signal to the process `name`, to one that is being forked when it is there; nothing happens if it is gone."""
+        """Send a signal to the process `name`, once it exists if it is being forked; ignored if it is gone."""
         pids = [pid for pid, known in self.names.items() if known == name]
         for pid in pids:
-            os.kill(pid, signal)  # unreaped, so the pid is still its own
+            os.kill(pid, signal)  # not reaped yet, so its pid was not reused
         if not pids and self.template is not None and name in self.template.waiting:
             self.due.setdefault(name, []).append(signal)
 
     def known(self, name: str, pid: int) -> None:
-        """Report that the process `name` is there, and its end if that came first."""
+        """Report that the process `name` exists, and its end if that was seen first."""
         self.names[pid] = name
         self.report(event="started", name=name, pid=pid)
         due = self.due.pop(name, ())
@@ -184,7 +183,7 @@ class Guard:
         """Report the end of a process."""
         name = self.names.pop(pid, None)
         if name is None:
-            self.strays[pid] = status  # an orphan that was adopted, or one whose name is still on its way
+            self.strays[pid] = status  # an adopted orphan, or a process whose name is still in flight
             return
         self.report(event="exited", name=name, status=os.waitstatus_to_exitcode(status))
         if self.template is not None and self.template.pid == pid:
@@ -193,7 +192,7 @@ class Guard:
                 self.start(**request, how="exec")
 
     def reap(self) -> bool:
-        """Collect processes that have ended; return whether any child is left."""
+        """Reap ended processes; return whether any child is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED | os.WCONTINUED)
@@ -210,22 +209,22 @@ class Guard:
                 self.ended(pid, status)
 
     def end_stopped(self) -> None:
-        """Kill what others wait for and does not go on: its end is told, and another does its work. Engines are the kernel's matter."""
+        """Kill processes that others depend on and that stay stopped, so that they are replaced. The kernel handles stopped engines."""
         for pid, since in list(self.stopped.items()):
             if pid not in self.needed:
                 del self.stopped[pid]
             elif time.monotonic() - since > PATIENCE:
-                os.kill(pid, signal.SIGKILL)  # unreaped, so the pid is still its own
+                os.kill(pid, signal.SIGKILL)  # not reaped yet, so its pid was not reused
 
     def report(self, **event: Any) -> None:
-        """Tell the kernel, if it still listens."""
+        """Send an event to the kernel, if it still listens."""
         try:
             os.write(sys.stdout.fileno(), json.dumps(event).encode() + b"\n")
         except OSError:
-            pass  # it is gone; the loop is about to notice
+            pass  # the kernel is gone, which the loop will notice
 
     def end_all(self) -> None:
-        """Ask the children to leave, then kill whatever is left below, until nothing is."""
+        """Send SIGTERM to the children, then kill all remaining descendants."""
         begin = time.monotonic()
         for pid in list(self.names):
             os.kill(pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The kernel's side of the guard: start processes, signal them, know at once when one is gone."""
+"""The kernel's side of the guard: start processes, signal them, and learn at once when one ends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from . import guard
 from .abstract_processes import Processes, StartMethod
 from .successor import GuardProcess, Successor
 
-# The guard itself kills after a grace; this is for one that does not answer.
+# For a guard that does not answer; the guard itself kills its children after a grace period.
 STOP_LIMIT = timedelta(seconds=guard.GRACE + guard.GIVE_UP + 2)
 LOG = "guard.log"
-_ALL: weakref.WeakSet[GuardedProcesses] = weakref.WeakSet()  # those of this kernel
+_ALL: weakref.WeakSet[GuardedProcesses] = weakref.WeakSet()  # all of this kernel
 _TAKING = threading.Lock()
 
 
@@ -34,17 +34,17 @@ class GuardedProcesses(Processes):
     Parameters
     ----------
     folders : sequence of Path
-        Removed by the guard at the end; the first becomes its working directory.
+        Removed by the guard at the end; the first one is its working directory.
     on_exit : callable
-        Called with a name and an exit status (negative: the signal) from a thread of its own, once the process has ended.
+        Called with a name and an exit status (negative: the signal) on a separate thread, once the process has ended.
     on_start : callable
-        Called on that thread with a name and a pid, once the process is there.
+        Called on that thread with a name and a pid, once the process exists.
 
     Attributes
     ----------
-    pids : dict
+    pids : dict of str to int
         Pid of every process that was started.
-    statuses : dict
+    statuses : dict of str to int
         Exit status of every process that has ended.
     """
 
@@ -73,11 +73,11 @@ class GuardedProcesses(Processes):
 
     @property
     def guard_alive(self) -> bool:
-        """Whether the guard is running; when it is not, its processes are not either."""
+        """Whether the guard is running. If it is not, its processes are not either."""
         return self._guard.poll() is None
 
     def cpu_time(self, name: str) -> float | None:
-        """Return the seconds that the process `name` has computed, ``None`` if it is gone."""
+        """Return the CPU seconds of the process `name`, ``None`` if it is gone."""
         try:
             times = psutil.Process(self.pids[name]).cpu_times()
         except (psutil.Error, KeyError):
@@ -85,18 +85,18 @@ class GuardedProcesses(Processes):
         return float(times.user + times.system)
 
     def is_stopped(self, name: str) -> bool:
-        """Return whether the process `name` is stopped, as by a SIGSTOP."""
+        """Return whether the process `name` is stopped (SIGSTOP)."""
         try:
             return bool(psutil.Process(self.pids[name]).status() == psutil.STATUS_STOPPED)
         except (psutil.Error, KeyError):
             return False
 
     def end_stopped_guard(self) -> None:
-        """Kill a guard that is stopped, as by a SIGSTOP, and does not go on: it would tell of no death. Its processes end with it."""
+        """Kill a guard that stays stopped (SIGSTOP), as it could not report deaths. Its processes end with it."""
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(self._guard.pid)
             if process.status() == psutil.STATUS_STOPPED:
-                time.sleep(guard.PATIENCE)  # it may be no more than a moment
+                time.sleep(guard.PATIENCE)  # it may be stopped only briefly
                 if process.status() == psutil.STATUS_STOPPED:
                     self._guard.kill()
                     self._guard.wait()
@@ -111,17 +111,17 @@ class GuardedProcesses(Processes):
         log: Path,
         how: StartMethod = "exec",
     ) -> None:
-        """Ask for a process; its pid appears in `pids`. `how` is explained in ``guard.py``."""
+        """Request a process; its pid appears in `pids`. ``guard.py`` explains `how`."""
         if how == "template" and self._successor is not None:
             self._successor.note(argv, env)
         self._tell({"do": "start", "name": name, "argv": list(argv), "env": dict(env), "cwd": str(cwd), "log": str(log), "how": how})
 
     def signal(self, name: str, number: int) -> None:
-        """Send a signal to the process `name`; nothing happens if it is gone."""
+        """Send a signal to the process `name`; ignored if it is gone."""
         self._tell({"do": "signal", "name": name, "signal": int(number)})
 
     def forget(self, name: str) -> None:
-        """Drop what is known of the process `name`, which has ended."""
+        """Forget the ended process `name`."""
         with self._changed:
             self.statuses.pop(name, None)
             self.pids.pop(name, None)
@@ -132,11 +132,11 @@ class GuardedProcesses(Processes):
             self._changed.wait(limit.total_seconds())
 
     def stop(self) -> None:
-        """End all processes and wait until they are gone. Calling it again, or in a fork of the kernel, does nothing."""
+        """End all processes and wait until they are gone. Does nothing when called again, or in a fork of the kernel."""
         if os.getpid() != self._kernel:
             return
         self.end_stopped_guard()
-        # Said in words as well: a process that the kernel forked (a loader's worker) may hold the pipe open.
+        # Also sent as a message: a process forked by the kernel (a loader worker) may keep the pipe open.
         self._tell({"do": "stop"})
         with contextlib.suppress(OSError):
             if self._guard.stdin is not None:
@@ -152,26 +152,26 @@ class GuardedProcesses(Processes):
             self._listener.join(timeout=1.0)
 
     def note_start(self, name: str, pid: int) -> None:
-        """Know that the process `name` is there, and let who waits for a change look."""
+        """Record the start of the process `name`, and wake threads in :meth:`wait_change`."""
         with self._changed:
             self.pids[name] = pid
             self._changed.notify_all()
 
     def note_exit(self, name: str, status: int) -> None:
-        """Know that the process `name` has ended, and let who waits for a change look."""
+        """Record the end of the process `name`, and wake threads in :meth:`wait_change`."""
         with self._changed:
             self.statuses[name] = status
             self._changed.notify_all()
 
     def take_successor(self) -> Successor | None:
-        """Return what can be the next guard once this one is gone; whoever takes it has to end it."""
+        """Return the process that can become the next guard, if any; the caller has to end it."""
         with _TAKING:
             successor, self._successor = self._successor, None
         return successor
 
     def _tell(self, request: dict[str, Any]) -> None:
         assert self._guard.stdin is not None
-        with self._writing, contextlib.suppress(OSError, ValueError):  # the guard is gone, or was told to go
+        with self._writing, contextlib.suppress(OSError, ValueError):  # the guard is gone or stopping
             self._guard.stdin.write(json.dumps(request).encode() + b"\n")
             self._guard.stdin.flush()
 
@@ -196,8 +196,8 @@ def _launched(folders: Sequence[Path]) -> tuple[subprocess.Popen[bytes], Success
     successor = Successor.make()
     line = [] if successor is None else [successor.theirs.fileno()]
     with (folders[0] / LOG).open("wb") as log:
-        # -I and -S: nothing of the user's environment is imported. A session of its own: Jupyter interrupts and
-        # kills a kernel's whole process group.
+        # -I and -S: import nothing from the user's environment. New session: Jupyter interrupts and kills the kernel's
+        # whole process group.
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), "".join(map(str, line)), *map(str, folders)],
             stdin=subprocess.PIPE,
@@ -211,12 +211,12 @@ def _launched(folders: Sequence[Path]) -> tuple[subprocess.Popen[bytes], Success
 
 
 def _promoted(folders: Sequence[Path]) -> tuple[GuardProcess, Successor] | None:
-    """Return a guard that was the template of one that is gone, if there is any: PyTorch is imported there."""
+    """Promote the template of a guard that is gone, if there is one, as it has torch imported; return it as the new guard."""
     for other in list(_ALL):
         if not other.guard_alive and (left := other.take_successor()) is not None and (following := Successor.make()) is not None:
             if (promoted := left.promote(folders, folders[0] / LOG, following)) is not None:
                 left.close()
                 return promoted, following
-            following.close()  # a fork that has been made all the same ends with its line
+            following.close()  # a fork that was made nevertheless ends with its connection
             left.end()
     return None

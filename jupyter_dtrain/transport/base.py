@@ -86,7 +86,7 @@ class SnapshotStore(ABC):
     def blobs(self, number: int) -> BlobStore:
         """Return the store with the buffers of snapshot `number`, of all ranks."""
 
-    def note_part(self, number: int, rank: int) -> None:  # noqa: B027  # noqa: B027  # on one host the part already is where it is needed
+    def note_part(self, number: int, rank: int) -> None:  # noqa: B027  # on one host the part already is where it is needed
         """Note that `rank` has written its part of snapshot `number`. Any thread may call this; it does not block."""
 
     def is_safe(self, number: int, limit: timedelta = timedelta(0)) -> bool:  # noqa: ARG002  # one host is lost as a whole

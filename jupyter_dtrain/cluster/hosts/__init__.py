@@ -1,7 +1,6 @@
-"""Clusters over several hosts: one agent on each, below which its engines are started, watched and ended as on the notebook's own.
+"""Clusters over several hosts: an agent on each host starts, watches and ends its engines, as the kernel does on its own host.
 
-``host_agent.py`` is a host's side (with ``agent_files.py`` and ``host_facts.py``), ``remote_host.py`` the notebook's of one host,
-``host_processes.py`` of all of them; ``host_cluster.py`` and ``ssh_launcher.py`` are the cluster and its launcher. Between them go frames
-(``frames.py``) over the standard streams of one ``ssh`` for each host: SSH says who is who, and hides what is sent. Nothing in them is
-pickled.
+``host_agent.py`` runs on each host (with ``agent_files.py`` and ``host_facts.py``). ``remote_host.py`` is the notebook's side of one host,
+``host_processes.py`` of all of them; ``host_cluster.py`` and ``ssh_launcher.py`` are the cluster and its launcher. Frames (``frames.py``)
+go over the standard streams of one ``ssh`` per host: SSH authenticates and encrypts. Nothing in them is pickled.
 """

@@ -1,4 +1,4 @@
-"""Files below a host's folder of buffers, as the notebook asks its agent for them."""
+"""File operations in a host's folder of buffers, as the notebook requests them from the host's agent."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ..folders import Folders, note_owner, remove_unguarded
 from .frames import CHUNK, Header, checked_name
 
 FORMER = 15.0
-"""Seconds for an agent that was here before to end what it has started."""
+"""Seconds to wait for an earlier agent to end its processes."""
 
 
 class AgentFiles:
-    """Does what the notebook asks of files.
+    """Carry out the notebook's file requests.
 
     Parameters
     ----------
     say : callable
-        Sends a header, and bytes with it, to the notebook.
+        Sends a header with bytes to the notebook.
 
     Attributes
     ----------
     folder : Path
-        What all names are below.
+        The folder that all names are relative to.
     own : Folders, optional
-        Of this process, once there are.
+        This process's folders, after :meth:`begin`.
     """
 
     def __init__(self, say: Callable[[Header, bytes], None]) -> None:
@@ -40,7 +40,7 @@ class AgentFiles:
         self._sending = ThreadPoolExecutor(max_workers=1, thread_name_prefix="dtrain-send")
 
     def begin(self, folder: Path) -> tuple[bool, Folders, list[Path]]:
-        """Take `folder`, the notebook's of buffers, and make it where it is not there.
+        """Use `folder`, the notebook's folder of buffers, and create it if it does not exist.
 
         Returns
         -------
@@ -49,16 +49,16 @@ class AgentFiles:
         folders : Folders
             Of this process.
         kept : list of Path
-            Those that are to be removed at its end.
+            Folders to remove at its end.
         """
         self.folder = folder
-        is_notebooks = folder.is_dir()  # its name is known to the notebook's process alone, and to its host
+        is_notebooks = folder.is_dir()  # its random name exists on the notebook's host only
         self.own = folders = Folders()
         shutil.rmtree(folders.blobs, ignore_errors=True)
         folders.blobs = folder
         kept = [other for other in folders.all if other != folder]
         if not is_notebooks:
-            # Where the notebook's host has little shared memory it lies in a folder of the notebook's, which is nobody's here.
+            # If the notebook's host has little shared memory, `folder` lies in the notebook's private folder, which does not exist here.
             made = [part for part in (folder, *folder.parents) if not part.exists()]
             for part in reversed(made):
                 part.mkdir(mode=0o700)
@@ -66,12 +66,12 @@ class AgentFiles:
             overflow.mkdir(mode=0o700, exist_ok=True)
             (folder / OVERFLOW).symlink_to(overflow)
             kept.append(made[-1])
-            if made[-1] != folder:  # else that leads to this process's own
+            if made[-1] != folder:  # a folder in shared memory has a link to this process's private one instead
                 note_owner(made[-1])
         return is_notebooks, folders, kept
 
     def do_outlive(self, *, folder: str) -> None:
-        """Wait until the agent before has ended, and with it the folder of buffers, which is also left where the host was switched off."""
+        """Wait until the agent before has ended and its folder of buffers is gone; remove that if the host was rebooted."""
         deadline = time.monotonic() + FORMER
         while Path(folder).exists():
             if time.monotonic() > deadline:
@@ -80,11 +80,11 @@ class AgentFiles:
             time.sleep(0.1)
 
     def do_missing(self, *, names: list[str]) -> Header:
-        """Return which of these files are not here."""
+        """Return which of these files are missing here."""
         return {"missing": [name for name in names if not (self.folder / checked_name(name)).exists()]}
 
     def do_put(self, *, name: str, offset: int, last: bool, payload: bytes = b"") -> None:
-        """Write a part of a file, which is there as a whole with the `last` one."""
+        """Write a part of a file, which is renamed to its name with the `last` part."""
         path = self.folder / checked_name(name)
         aside = path.with_name(f".in-{path.name}")
         if not offset:
@@ -96,7 +96,7 @@ class AgentFiles:
             aside.rename(path)
 
     def do_get(self, *, name: str, transfer: int) -> None:
-        """Send a file. In a thread of its own: the notebook's signs of life are heard meanwhile."""
+        """Send a file on a separate thread, so that the notebook's heartbeats are still received."""
         path = self.folder / checked_name(name)
         self._sending.submit(self._send, path, transfer)
 
@@ -110,7 +110,7 @@ class AgentFiles:
             self._say({"event": "whole", "transfer": transfer, "error": error.strerror or str(error)}, b"")
 
     def do_remove(self, *, names: list[str]) -> None:
-        """Remove files, and folders with all that is in them."""
+        """Remove files, and folders with their contents."""
         for name in names:
             path = self.folder / checked_name(name)
             for found in path.parent.glob(path.name):
@@ -120,6 +120,6 @@ class AgentFiles:
                     found.unlink(missing_ok=True)
 
     def do_keep(self, *, names: list[str]) -> None:
-        """Remove the buffers that are not among these: what is hidden, as snapshots are, stays."""
+        """Remove all buffers except these; hidden entries, such as snapshots, stay."""
         kept = set(names)
         self.do_remove(names=[entry.name for entry in self.folder.iterdir() if entry.name not in kept and not entry.name.startswith(".")])

@@ -1,4 +1,4 @@
-"""What launchers over several hosts have in common: agents come up in their own ways, and engines below these in one."""
+"""Base class of launchers over several hosts: each starts agents in its own way, and all start engines below agents alike."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from .returning_hosts import Redial
 
 @dataclass
 class Agents:
-    """Hosts on which agents are up, and how many engines each is to have.
+    """Hosts with running agents, and the number of engines for each.
 
     Attributes
     ----------
     hosts : list of RemoteHost
     num_engines : list of int or None
-        On each host; ``None``: as many as suit it.
+        Per host; ``None``: as many as suit it.
     errors : list of str
-        Why none is up on others, as sentences that begin with the host's name.
+        Why other hosts have no agent, as sentences that begin with the host's name.
     release : callable
-        Gives back what the agents ran in, such as a job; called once they have ended.
+        Releases what the agents ran in, such as a scheduler's job; called once they have ended.
     again : callable, optional
-        Waits for other agents, where all of these are lost, and returns their hosts; ``None``: there will be no others.
+        If all hosts are lost, waits for new agents and returns their hosts; ``None``: there will be none.
     redial : callable, optional
-        Begins to start an agent on one host that was lost once more; ``None``: whoever has started it does not.
+        Starts an agent again on a host that was lost; ``None``: not supported.
     """
 
     hosts: list[RemoteHost]
@@ -48,7 +48,7 @@ class Agents:
     redial: Redial | None = None
 
     def end(self) -> None:
-        """Let the agents end."""
+        """End the agents."""
         for host in self.hosts:
             host.begin_end()
         for host in self.hosts:
@@ -57,19 +57,19 @@ class Agents:
 
 
 class AgentLauncher(Launcher):
-    """Starts an agent on each host, and engines below these.
+    """Start an agent on each host, and engines below these.
 
     Attributes
     ----------
     has_lanes : bool
-        Whether hosts can be divided between clusters beside each other.
+        Whether hosts can be divided between parallel clusters.
     """
 
     hosts_say_how_many = True
     has_lanes = False
 
     def check(self, options: RunOptions) -> None:
-        """Refuse what runs on several hosts cannot do yet: here, and nowhere else."""
+        """Raise a `UsageError` for options that do not work on several hosts yet."""
         asked = {
             "--vary": bool(options.vary) and not self.has_lanes,
             f"--strategy {options.strategy}": Feature.HOSTS not in find(options.strategy).supports,
