@@ -1,7 +1,7 @@
-"""The kernel's status while a cell runs: busy, also after an answer on a subshell.
+"""Keep the kernel's status "busy" while a cell runs, also after messages on a subshell.
 
-ipykernel says "idle" at the end of every message, one on a subshell too, and front ends and hubs believe it until the cell ends: an
-idle kernel may be culled. So after each such message it is said that the cell runs still, in the loop that has published the "idle".
+ipykernel publishes "idle" at the end of every message, also on a subshell. Front ends and hubs then take the kernel for idle, and an idle
+kernel may be culled. So after each such message, the loop that has published "idle" publishes "busy" again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from IPython.core.interactiveshell import InteractiveShell
 
 _lock = threading.Lock()
 _running: list[tuple[Any, dict[str, Any]]] = []
-"""Kernel and request of the cell that is running."""
+"""Kernel and request of the running cell."""
 
 
 @contextmanager
 def busy(shell: InteractiveShell) -> Iterator[None]:
-    """Let the kernel count as busy until the end."""
+    """Keep the kernel busy until the end of the ``with`` block."""
     kernel = getattr(shell, "kernel", None)
-    if kernel is None or _running:  # a terminal; or a cell within a cell
+    if kernel is None or _running:  # a terminal, or a cell within a cell
         yield
         return
     with _lock:
@@ -31,12 +31,12 @@ def busy(shell: InteractiveShell) -> Iterator[None]:
     try:
         yield
     finally:
-        with _lock:  # what is said from now on is said by ipykernel, after it
+        with _lock:  # so that no "busy" follows ipykernel's final "idle"
             _running.clear()
 
 
 def keep_busy() -> None:
-    """Say that the cell runs still, once the message that is being handled has been; called by its handler."""
+    """Publish "busy" again after the current message; called by the message's handler."""
     if not _running:
         return
     try:

@@ -1,4 +1,4 @@
-"""The line of ``%%distribute``: the options of a run."""
+"""Parser of the ``%%distribute`` line: the options of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .run_arguments import add_run
 
 @functools.cache
 def cell_parser() -> argparse.ArgumentParser:
-    """Return what understands a ``%%distribute`` line."""
+    """Return the parser of a ``%%distribute`` line."""
     parser = MagicParser(
         prog="%%distribute",
         description="Run the cell on every engine of the cluster: same batches, same result, and the trained model is returned.",
@@ -22,17 +22,17 @@ def cell_parser() -> argparse.ArgumentParser:
     )
     add_engines(parser, "--engines", "-n")
     add_run(parser)
-    add_hosts(parser)  # the longest list, for the fewest
+    add_hosts(parser)  # last, as it is the longest group and the least used
     return parser
 
 
 def parse_cell_line(line: str, *, view: View = "live") -> RunOptions:
-    """Return the options of a ``%%distribute`` line; `view` is what it shows where the line does not say.
+    """Return the options of a ``%%distribute`` line; `view` is the default of ``--view``.
 
     Raises
     ------
     UsageError
-        The line cannot be understood.
+        The line is invalid.
     HelpRequested
         It asks for help.
     """

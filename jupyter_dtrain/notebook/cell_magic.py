@@ -1,6 +1,6 @@
-"""``%%distribute``: from a cell's line and text to the session, and back into the notebook.
+"""``%%distribute``: submit a cell to the session, and bring its results into the notebook.
 
-What imports torch is imported in the functions: engines start meanwhile, and an interrupt has to wait for it.
+Functions import what imports torch, as engines start meanwhile, and an interrupt must wait for that import.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 
 class CellMagic:
-    """What ``%%distribute`` does with a cell.
+    """Run the cells of ``%%distribute``.
 
     Parameters
     ----------
     shell : InteractiveShell
     session : LazySession
     view : {"live", "summary", "off"}
-        What the cell shows of its run where its line does not say it.
+        Default of ``--view``.
     """
 
     def __init__(self, shell: InteractiveShell, session: LazySession, view: View) -> None:
@@ -68,7 +68,7 @@ class CellMagic:
         if options.vary:
             value = self._try(options, cell, source, filename, tree, names)
             return None if is_silenced(source, tree) else value
-        if not options.detach:  # it has a process of its own, which starts its engines
+        if not options.detach:  # a detached run has a process of its own, which starts its engines
             self._session.begin_cluster(options)
         with interrupted_before_the_cell("while the cell's values were packed"):
             bundle = self._packed(options, names)
@@ -91,14 +91,14 @@ class CellMagic:
             value = bring_home(shell, result, bundle.tracked, bundle.left_out, filename, output)
             return None if is_silenced(source, tree) else value
         except BaseException:
-            del result, bundle  # an error that is shown keeps this frame, until the next one or longer
-            give_back()  # here alone: it takes its time where there are many small objects, and a cell that has failed is followed by none
+            del result, bundle  # a traceback keeps this frame until the next error or longer
+            give_back()  # here only: it is slow with many small objects, and after a failed cell no other follows at once
             raise
 
     def _packed(self, options: RunOptions, names: CellNames) -> Bundle:
-        """Return the values of a cell."""
+        """Pickle the notebook's values that a cell needs."""
         shell = self._shell
-        with Interrupts(wake=lambda: None) as early:  # half of PyTorch cannot be imported again
+        with Interrupts(wake=lambda: None) as early:  # a half-imported PyTorch cannot be imported again
             from ..capture.bundle import pack
         if early.count:
             raise KeyboardInterrupt
@@ -106,7 +106,7 @@ class CellMagic:
         return pack(names, shell.user_ns)
 
     def _with_plan(self, options: RunOptions, tree: ast.Module, names: CellNames, output: CellOutput) -> RunOptions:
-        """Return options with the strategy that has room, where they leave it open."""
+        """Return options with a strategy that fits into memory, if they leave the strategy open."""
         from .plan_choice import chosen
 
         devices = self._session.get().devices_for(options.cluster)
@@ -118,7 +118,7 @@ class CellMagic:
     def _job_of(
         self, source: str, bundle: Bundle, *, cell: str, filename: str, output: CellOutput, is_detached: bool
     ) -> Callable[[BlobStore, RunOptions], CellJob]:
-        """Return what puts the cell's values into a store and makes its job of them."""
+        """Return a function that stores the cell's values and returns its job."""
         from ..elastic.job import CellJob
         from ..engine.task import ProcessState
         from ..transport.sending import Sending
@@ -141,7 +141,7 @@ class CellMagic:
         return job
 
     def _try(self, options: RunOptions, cell: str, source: str, filename: str, tree: ast.Module, names: CellNames) -> Any:
-        """Run a cell with each of several values side by side, and bring home what the best trial has made."""
+        """Run the trials of a cell with ``--vary``, and bring home the results of the best one."""
         from .returning import bring_home
         from .trials import TrialsCell
 
@@ -167,12 +167,12 @@ class CellMagic:
 
 
 def _seems_to_train(cell: str, tracked: Iterable[object]) -> bool:
-    """Return whether a cell, or a function that goes with it, has a backward pass in its text: it will then have a curve to show."""
+    """Return whether a cell, or a function sent with it, calls ``.backward(``, so that it will have a curve to show."""
     return any(".backward(" in text for text in (cell, *sources_of(tracked).values()))
 
 
 def _check_split(split: Iterable[str], names: Iterable[str], namespace: dict[str, Any]) -> None:
-    """Raise a `UsageError` where a name of ``--split`` is not a tensor that the cell uses."""
+    """Raise a `UsageError` if a name in ``--split`` is not a tensor that the cell uses."""
     import torch
 
     used = set(names)

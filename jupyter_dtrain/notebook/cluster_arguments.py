@@ -1,4 +1,4 @@
-"""The options of a cluster, which both magics have."""
+"""The options of a cluster, which both magics share."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from . import option_values
 
 
 def add_cluster(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add the options of a cluster to a parser; `names` are those of the number of engines."""
+    """Add the options of a cluster to a parser; `names` are the flags for the number of engines."""
     add_engines(parser, *names)
     add_hosts(parser)
 
 
 def add_engines(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add those that say how many engines there are and what they compute on."""
+    """Add the options for the number of engines and their devices."""
     group = parser.add_argument_group("engines")
     explained = "engines to use (default: one per GPU; on CPU one per two cores, at least 2)"
     group.add_argument(*names, dest="num_engines", type=option_values.whole_number, metavar="N", help=explained)
@@ -34,7 +34,7 @@ def add_engines(parser: argparse.ArgumentParser, *names: str) -> None:
 
 
 def add_hosts(parser: argparse.ArgumentParser) -> None:
-    """Add those that say where engines are and who starts them."""
+    """Add the options for hosts and launchers."""
     group = parser.add_argument_group("hosts and schedulers")
     group.add_argument(
         "--launcher",
@@ -84,7 +84,7 @@ def add_hosts(parser: argparse.ArgumentParser) -> None:
 
 
 def cluster_of(found: argparse.Namespace) -> ClusterOptions:
-    """Return the options of a cluster that were found in a line; a `UsageError` where they contradict each other."""
+    """Return the cluster options of a parsed line; raise a `UsageError` if they contradict each other."""
     number, count = getattr(found, "num_engines", None), getattr(found, "count", None)
     if number is not None and count is not None and number != count:
         raise UsageError(f"%distribute start {count} --engines {number}: give one number of engines.")

@@ -1,14 +1,12 @@
-"""The kernel's end of the comms: what runs report goes out on one, controls come in on another.
+"""The kernel's end of the comms: telemetry goes out on one, commands come in on another.
 
-Why two: a comm's messages are handled on the kernel subshell that the kernel remembers for it, and ipykernel 7.4
-remembers the subshell of the message that was being handled when the comm was last *written to*. A comm that is written to
-while a cell runs is from then on handled by the main shell, and a Stop would wait for the end of the cell that it is
-to stop. So the command comm is written to by its handler alone, and the telemetry comm expects nothing. A third one, served like
-that for commands, is for questions about past runs, whose answers may take their time.
+A comm's messages are handled on the subshell that the kernel remembers for it. ipykernel 7.4 remembers the subshell that handled a message
+when the comm was last *written to*. A comm that is written to while a cell runs moves to the main shell, and a Stop would wait for the
+end of the cell. So only its own handler writes to the command comm, and the telemetry comm receives nothing. A third comm, served
+like the command comm, is for questions about past runs, whose answers may take long.
 
-The telemetry comm is written to by one thread, in the context in which the comm was opened. The kernel
-therefore takes the opening for the parent of what is sent: it never looks like output of the cell that happens to run, and the comm
-stays with the subshell that it was opened on, so that its closing is noticed while a cell runs.
+One thread writes to the telemetry comm, in the context in which the comm was opened. So its messages have the opening as parent, and do not
+look like output of the running cell. The comm also stays on its subshell, so that its closing is noticed while a cell runs.
 """
 
 from __future__ import annotations
@@ -33,35 +31,35 @@ if TYPE_CHECKING:
     from ..protocol import Command, Message, Reply, Snapshot
 
 INTERVAL = 0.2
-"""Seconds between two batches at least: 5 a second look alive, and are no load."""
+"""Shortest time between two batches, in seconds."""
 RETRY = 5.0
-"""Seconds until the next try after the source has failed."""
+"""Seconds until the next attempt after the source has failed."""
 MAX_LISTENERS = 16
-"""Telemetry comms at once. A browser that is reloaded or shut leaves its comm open; the oldest are closed."""
+"""Most telemetry comms. A browser that is reloaded or closed leaves its comm open; the oldest ones are closed."""
 
 _log = logging.getLogger(__name__)
 
 
 class Views(Protocol):
-    """Where telemetry comes from."""
+    """Source of telemetry."""
 
     def snapshot(self) -> Snapshot:
-        """Return everything that earlier calls of :meth:`drain` have returned, and nothing that a later one will."""
+        """Return the state: what earlier calls of :meth:`drain` returned, and nothing that a later call will return."""
 
     def drain(self) -> list[Message]:
         """Return what is new since the last call."""
 
 
 class Source(Views, Protocol):
-    """Where telemetry comes from and commands go."""
+    """Source of telemetry, and receiver of commands."""
 
     def command(self, command: Command) -> Reply:
-        """Carry out `command`, or set about it, and return quickly: this runs on a kernel subshell."""
+        """Carry out `command` or start to, and return quickly, as this runs on a kernel subshell."""
 
 
 @dataclass(eq=False)
 class _Listener:
-    """An open telemetry comm, and the context of its opening."""
+    """An open telemetry comm, and the context in which it was opened."""
 
     comm: BaseComm
     context: Context
@@ -69,22 +67,22 @@ class _Listener:
 
 
 class Telemetry:
-    """Serves every front end that opens the comms, until :meth:`close`.
+    """Serve all front ends that open the comms, until :meth:`close`.
 
-    A telemetry comm gets ``{"messages": [...]}``: first a snapshot, then what is new, at most every `interval` seconds.
-    A command comm gets one reply for each command, with the command's id.
+    A telemetry comm gets ``{"messages": [...]}``: first a snapshot, then news, at most every `interval` seconds. A command comm gets one
+    reply for each command, with the command's id.
 
     Parameters
     ----------
     source : Source
-        Given commands, from any thread, and the first `views`.
+        Gets commands, on any thread; also the first `views`.
     interval : float
         Seconds between two batches.
 
     Attributes
     ----------
     views : Views
-        Asked for telemetry, from one thread only.
+        Source of telemetry, called by one thread only.
     """
 
     def __init__(self, source: Source, *, interval: float = INTERVAL) -> None:
@@ -98,7 +96,7 @@ class Telemetry:
         self._thread = threading.Thread(target=self._serve, name="dtrain-telemetry", daemon=True)
 
     def start(self) -> None:
-        """Register the comm targets with the kernel. Where there is no kernel, nobody will open them."""
+        """Register the comm targets with the kernel, and start the serving thread."""
         comm_targets.register(self._targets)
         self._thread.start()
 
@@ -107,20 +105,20 @@ class Telemetry:
         return {TELEMETRY_TARGET: self._open_telemetry, COMMAND_TARGET: self._open_commands, RECORD_TARGET: self._open_commands}
 
     def notify(self) -> None:
-        """Say that :meth:`Views.drain` has something new. Any thread may call this, as often as it likes."""
+        """Announce that :meth:`Views.drain` has news. Any thread may call this, at any rate."""
         with self._condition:
             self._has_news = True
             self._condition.notify()
 
     @property
     def num_listeners(self) -> int:
-        """Front ends that are listening."""
+        """Number of front ends that listen."""
         with self._condition:
             return len(self._listeners)
 
     def close(self) -> None:
-        """Send what is left, close the telemetry comms, and accept no new ones."""
-        comm_targets.unregister(self._targets)  # and not those of a later one, after a reload of the extension
+        """Send the remaining news, close the telemetry comms, and accept no new ones."""
+        comm_targets.unregister(self._targets)  # targets of a later instance, after a reload of the extension, stay
         self._closed.set()
         with self._condition:
             self._condition.notify()
@@ -170,18 +168,18 @@ class Telemetry:
         return self._has_news or any(listener.is_new for listener in self._listeners)
 
     def _serve_once(self) -> bool:
-        """Send a batch to those who listen, and a snapshot to those who are new; return False if the source failed."""
+        """Send a batch to listeners, and a snapshot to new ones; return False if the source failed."""
         with self._condition:
             listeners = list(self._listeners)
             self._has_news = False
         new, views = [listener for listener in listeners if listener.is_new], self.views
         try:
-            # In this order: the snapshot has what was drained, so a new listener misses nothing and gets nothing twice. Where nobody
-            # listens it is drained all the same, and gone: it would be kept for as long as the kernel lives.
+            # In this order: the snapshot includes what was drained, so a new listener misses nothing and gets nothing twice. Without
+            # listeners the news are drained as well, as they would otherwise accumulate.
             self._send([listener for listener in listeners if not listener.is_new], views.drain())
             if new:
                 self._send(new, [views.snapshot()])
-        except Exception:  # the next batch may do better; without this thread there is none
+        except Exception:  # keep the thread: the next batch may succeed
             _log.exception("telemetry could not be collected")
             return False
         for listener in new:
@@ -215,7 +213,7 @@ class Telemetry:
         keep_busy()
 
     def _answer(self, data: object) -> Reply:
-        """Return the reply to what a front end sent, whatever it is."""
+        """Return the reply to a message of a front end, which may be invalid."""
         number = data.get("id") if isinstance(data, dict) else None
         number = number if isinstance(number, str) else ""
         try:
@@ -228,7 +226,7 @@ class Telemetry:
 
 
 def _json(value: Any) -> Any:
-    """Return `value` without numbers that are not finite: browsers do not read them, and one would cost the whole batch."""
+    """Return `value` with ``None`` for numbers that are not finite: browsers cannot parse these, and would lose the batch."""
     if isinstance(value, dict):
         return {key: _json(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -237,8 +235,8 @@ def _json(value: Any) -> Any:
 
 
 def _are_finite(values: list[Any]) -> bool:
-    """Return whether all are numbers and finite: by their sum, for a column of curves may have a hundred thousand."""
+    """Return whether all values are finite numbers. Sums them, as a curve may have a hundred thousand."""
     try:
         return math.isfinite(sum(values))
-    except (TypeError, OverflowError):  # what is no number, or more than a float can be: to be looked at one by one
+    except (TypeError, OverflowError):  # a non-number, or an integer beyond float: check one by one
         return False

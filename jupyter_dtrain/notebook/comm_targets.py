@@ -1,7 +1,7 @@
-"""The kernel's end of comms, by the kernel's own manager of them.
+"""Comm targets, registered with the kernel's own comm manager.
 
-The package `comm` is meant to find it, and does so since ipykernel 6.18. With an older one, as Colab has it, `comm` has a manager of
-its own, of which the kernel does not know: what is registered there nobody can open. So the kernel is asked first.
+The package `comm` finds that manager since ipykernel 6.18. With older versions (Colab), `comm` has a manager of its own that the kernel
+does not know, so nobody could open targets registered there. So the kernel is asked first.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ if TYPE_CHECKING:
     from comm.base_comm import BaseComm
 
 Targets = Mapping[str, "Callable[[BaseComm, dict[str, Any]], None]"]
-"""What is called with a comm that a front end has opened, and with the message that opened it, by the comm's target."""
+"""Target name → handler, which takes the opened comm and the message that opened it."""
 
 
 def _manager() -> Any:
-    """Return the running kernel's, or that of `comm` where there is no kernel: nobody opens anything there."""
+    """Return the kernel's comm manager, or that of `comm` if there is no kernel."""
     kernel = getattr(get_ipython(), "kernel", None)
     return getattr(kernel, "comm_manager", None) or comm.get_comm_manager()
 
 
 def register(targets: Targets) -> None:
-    """Let front ends open comms to `targets`."""
+    """Register `targets`, so that front ends can open comms to them."""
     manager = _manager()
     for name, handler in targets.items():
         manager.register_target(name, handler)
 
 
 def unregister(targets: Targets) -> None:
-    """Do not let them any more; targets that somebody else has registered since stay."""
+    """Unregister `targets`, except those that were registered again with other handlers."""
     manager = _manager()
     for name, handler in targets.items():
         if manager.targets.get(name) == handler:
@@ -41,5 +41,5 @@ def unregister(targets: Targets) -> None:
 
 
 def forget(comm_id: str) -> None:
-    """Take it that a front end has closed this comm."""
-    _manager().comm_close(None, None, {"content": {"comm_id": comm_id}})  # of whom: it uses neither
+    """Act as if a front end had closed this comm."""
+    _manager().comm_close(None, None, {"content": {"comm_id": comm_id}})  # the first two arguments are unused

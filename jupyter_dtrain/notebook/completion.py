@@ -1,4 +1,4 @@
-"""What Tab offers on a line of the magics, and what ``%%distribute?`` and Shift-Tab show of them."""
+"""Tab completion on the lines of both magics, and their documentation for ``%%distribute?`` and Shift-Tab."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ _ONE_WORD = re.compile(r"[\w.:+-]+")
 
 
 def _values(option: str) -> Iterable[str]:
-    """Return what can stand behind `option`; nothing, where that cannot be told."""
+    """Return the possible values of `option`; empty if there is no fixed list."""
     return [one.name for one in available()] if option == "--strategy" else _VALUES.get(option, ())
 
 
 def completions(text: str, *, runs: Callable[[], list[str]], detached: Callable[[], list[str]]) -> list[str]:
-    """Return the words that can stand at the end of `text`, the line up to the cursor.
+    """Return completions at the end of `text`, the line up to the cursor.
 
     Parameters
     ----------
     runs : callable
-        Returns the names of the runs of the notebook's folder.
+        Returns the names of the runs in the notebook's folder.
     detached : callable
-        Returns the ids of those that `%distribute attach` can follow.
+        Returns the ids of runs that `%distribute attach` can follow.
     """
     magic, *words = text.split()
     if text[-1:].isspace():
@@ -66,12 +66,12 @@ def completions(text: str, *, runs: Callable[[], list[str]], detached: Callable[
 
 
 def names_to_offer(names: Iterable[str]) -> list[str]:
-    """Return those that can be written without quotes, each once."""
+    """Return the names that need no quotes, each once."""
     return [name for name in dict.fromkeys(names) if _ONE_WORD.fullmatch(name)]
 
 
 def _actions() -> dict[str, argparse.ArgumentParser]:
-    return line_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr, return-value]  # argparse tells of them nowhere else
+    return line_parser()._subparsers._group_actions[0].choices  # type: ignore[union-attr, return-value]  # nothing public
 
 
 def _options(parser: argparse.ArgumentParser | None) -> list[str]:
@@ -79,20 +79,20 @@ def _options(parser: argparse.ArgumentParser | None) -> list[str]:
 
 
 def offer(session: LazySession, text: str) -> list[str]:
-    """Return what Tab offers at the end of `text`, with the runs that `session` knows."""
+    """Return completions at the end of `text`, with the runs that `session` knows."""
     return completions(
         text, runs=lambda: names_to_offer(session.run_names()), detached=lambda: [run.run_id for run in unfollowed(DEFAULT_FOLDER)]
     )
 
 
 def cell_help() -> str:
-    """Return the documentation of ``%%distribute``, made when it is asked for, as it names the strategies of all installed packages."""
+    """Return the help of ``%%distribute``; made on demand, as it lists the strategies of installed packages."""
     return cell_parser().format_help()
 
 
 def line_help() -> str:
-    """Return that of both magics.
+    """Return the help of both magics.
 
-    Whatever stands before it, a front end asks for the word `distribute` at the cursor, and IPython finds the line's magic.
+    At the cursor, front ends ask for the word `distribute` without percent signs, and IPython then finds the line magic.
     """
     return f"{cell_help()}\n\n{line_parser().format_help()}"

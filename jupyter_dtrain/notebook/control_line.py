@@ -1,4 +1,4 @@
-"""The line of ``%distribute``: what to do with the cluster and its runs."""
+"""Parser of the ``%distribute`` line: commands for the cluster and its runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .magic_arguments import OF_OTHERS, ActionParser, HelpRequested, MagicParser
 
 @functools.cache
 def line_parser() -> argparse.ArgumentParser:
-    """Return what understands a ``%distribute`` line."""
+    """Return the parser of a ``%distribute`` line."""
     parser = MagicParser(prog="%distribute", description="Control the cluster that %%distribute cells run on.", allow_abbrev=False)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", parser_class=ActionParser)
     start = actions.add_parser("start", help="start the engines now instead of with the first cell", allow_abbrev=False)
@@ -89,7 +89,7 @@ class LineCommand:
 
 
 def parse_line(line: str) -> LineCommand:
-    """Return what a ``%distribute`` line asks for; raises like :func:`.cell_line.parse_cell_line`."""
+    """Return the command of a ``%distribute`` line; raises like :func:`.cell_line.parse_cell_line`."""
     words = line.split()
     if words and (words[0].isdecimal() or words[0] in ("--engines", "-n", "--device", "--devices", *OF_OTHERS)):
         raise UsageError(
@@ -117,7 +117,7 @@ def parse_line(line: str) -> LineCommand:
 
 
 def _run_and_step(text: str) -> tuple[str | None, int | Literal["best"] | None]:
-    """Return what ``RUN``, ``RUN@STEP``, ``RUN@best``, ``@STEP`` or ``@best`` names."""
+    """Parse ``RUN``, ``RUN@STEP``, ``RUN@best``, ``@STEP`` or ``@best``."""
     run, at, step = text.rpartition("@")
     if at and step == "best":
         return run or None, "best"

@@ -1,4 +1,4 @@
-"""What the kernel knows of the cell that is running: its text as Python, its name in the notebook, and where front ends say it is."""
+"""The running cell in the kernel: its Python source, its name in tracebacks, and its place in the notebook."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..analysis.code_objects import keep_text
 from ..errors import CellError
 from ..runs.record import CellOrigin
 
-NOTEBOOK = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path when its kernel was started
+NOTEBOOK = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path when the kernel was started
 
 
 def origin_of_cell(shell: InteractiveShell) -> CellOrigin:
-    """Return the id of the cell that is running and the name of its notebook, as far as the front end has said."""
+    """Return the running cell's id and notebook name, as far as the front end has sent them."""
     kernel = getattr(shell, "kernel", None)
     message = kernel.get_parent("shell") if kernel is not None else {}
     cell_id = message.get("metadata", {}).get("cellId")
@@ -26,7 +26,7 @@ def origin_of_cell(shell: InteractiveShell) -> CellOrigin:
 
 
 def compiled(cell: str, number: int, shell: InteractiveShell) -> tuple[str, str, ast.Module]:
-    """Return the text of a cell as Python with the line of the magic left empty, the file that it counts as, and its tree."""
+    """Return a cell's Python source with an empty line for the magic, its file name, and its syntax tree."""
     source = "\n" + shell.transform_cell(cell)
     filename = shell.compile.cache(source, number)
     keep_text(filename, source)
@@ -49,20 +49,20 @@ def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
 
 
 def number_of_cell(shell: InteractiveShell) -> int:
-    """Return the number of the cell that is running: the shell's own counter may be a cell ahead of it."""
+    """Return the execution number of the running cell; the shell's own counter may be one ahead."""
     return len(shell.history_manager.input_hist_parsed) - 1  # type: ignore[union-attr]
 
 
 def cell_names(shell: InteractiveShell, current: str) -> dict[str, str]:
-    """Return the files that hold the notebook's cells, and what the notebook calls each."""
+    """Return file names of the notebook's cells → their display names."""
     numbers = getattr(shell.compile, "_filename_map", {})
     return {filename: f"Cell In[{number}]" for filename, number in numbers.items()} | {current: f"Cell In[{number_of_cell(shell)}]"}
 
 
-# Whether the kernel is about to end: a cell that waits for a run that goes on without it then leaves.
+# A cell that waits for a detached run stops waiting when the kernel shuts down.
 
 
 def is_leaving() -> bool:
-    """Return whether this kernel has been asked to shut down, which its control thread hears while a cell runs."""
+    """Return whether this kernel was asked to shut down, which its control thread learns while a cell runs."""
     kernel = getattr(get_ipython(), "kernel", None)
     return getattr(kernel, "_shutdown_message", None) is not None

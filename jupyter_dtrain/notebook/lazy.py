@@ -1,6 +1,6 @@
-"""The kernel's session, made when something needs it: loading the extension imports neither torch nor ipyparallel.
+"""The kernel's session, made on first use: loading the extension imports neither torch nor ipyparallel.
 
-Nor does it make the messages of the protocol, which is why their package is imported here and not its names.
+Only the package `protocol` is imported here, not its names, so that its messages are defined on first use as well.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _stopped() -> ClusterUpdate:
 
 
 class LazySession:
-    """Stands for the session before there is one, to the sidebar too: no cluster, no run."""
+    """Stand in for the session until it exists, also for the sidebar: no cluster, no run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -37,16 +37,16 @@ class LazySession:
         self._archive: RunArchive | None = None
         self._engines: EnginePool | None = None
         self._shelf: CheckpointShelf | None = None
-        self._told: ClusterUpdate | None = None  # what the sidebar was told last of engines before there was a session
+        self._told: ClusterUpdate | None = None  # the last update that the sidebar got before there was a session
         self.telemetry = Telemetry(self)
 
     @property
     def exists(self) -> bool:
-        """Whether something has needed the session yet, or engines have been started for it: a cell that cannot be sent leaves them."""
+        """Whether the session exists or engines were started for it: a cell that could not be packed leaves only engines."""
         return self._session is not None or self._engines is not None
 
     def get(self) -> Session:
-        """Return the session."""
+        """Return the session, made on first use."""
         with self._lock:
             if self._session is None:
                 from ..system.torch_internals import require
@@ -62,7 +62,7 @@ class LazySession:
             return self._session
 
     def run_view(self, view: View | str, *, at_once: bool) -> RunView:
-        """Return what shows a run in its cell: see :class:`.RunView`."""
+        """Return the view of a run in its cell: see :class:`.RunView`."""
         from .run_view import RunView
 
         return RunView(cast("View", view), at_once=at_once, has_extension=lambda: self.telemetry.num_listeners > 0)
@@ -73,7 +73,7 @@ class LazySession:
         return [text for run in runs for text in (run.name, run.run_id)]
 
     def begin_cluster(self, options: RunOptions) -> None:
-        """Let engines start, if there are none, while this process imports torch and looks at the cell."""
+        """Start engines, if there are none, while this process imports torch and analyses the cell."""
         with self._lock:
             if self._session is None and self._engines is None:
                 from ..elastic.engine_pool import EnginePool
@@ -84,7 +84,7 @@ class LazySession:
                 self._engines.prepare(options)
 
     def close(self) -> None:
-        """Stop what the session runs, and serve the sidebar no more."""
+        """Stop what the session runs, and close the comms."""
         if self._session is not None:
             self._session.close()
         elif self._engines is not None:
@@ -95,10 +95,10 @@ class LazySession:
             self._shelf.close()
         self.telemetry.close()
 
-    # -- what the sidebar is told before there is a session ----------------------------------------------------------
+    # -- the sidebar's view before there is a session ------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Return everything that earlier calls of :meth:`drain` returned."""
+        """Return the current state."""
         return protocol.Snapshot(version=protocol.PROTOCOL_VERSION, cluster=self._cluster, run=None, detached=unfollowed(DEFAULT_FOLDER))
 
     def drain(self) -> list[Message]:

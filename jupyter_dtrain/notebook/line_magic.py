@@ -1,6 +1,6 @@
-"""``%distribute``: what the line asks for, done with the cluster and its runs.
+"""``%distribute``: carry out the line's command on the cluster and its runs.
 
-What imports torch or ipyparallel is imported in the functions: ``%distribute status`` needs neither.
+Functions import what imports torch or ipyparallel, as ``%distribute status`` needs neither.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 
 class LineMagic:
-    """What ``%distribute`` does.
+    """Carry out ``%distribute`` lines.
 
     Parameters
     ----------
     shell : InteractiveShell
     session : LazySession
     view : {"live", "summary", "off"}
-        What is shown of a run that goes on.
+        View of a run that is resumed or attached to.
     """
 
     def __init__(self, shell: InteractiveShell, session: LazySession, view: View) -> None:
@@ -43,7 +43,7 @@ class LineMagic:
         self._view: View = view
 
     def run(self, line: str) -> None:
-        """Do what the line says."""
+        """Carry out a line."""
         try:
             command = parse_line(line)
         except HelpRequested as asked:
@@ -83,14 +83,14 @@ class LineMagic:
                 show(detached_text(detached))
 
     def _show_of_cell(self, number: int | None, text_of: Callable[[ast.Module], str]) -> None:
-        """Show what `text_of` says of a cell that was run: that with this number, the last distributed one by default."""
+        """Show the result of `text_of` for an earlier cell: the one with this number, by default the last distributed one."""
         shell = self._shell
         number, cell = cell_to_preview(shell.history_manager.input_hist_raw, number)  # type: ignore[union-attr]
         _, _, tree = compiled(cell, number, shell)
         show(f"Cell [{number}]\n\n{text_of(tree)}")
 
     def _go_on(self, command: LineCommand) -> None:
-        """Go on with a run, or follow it, and put what its cell began with and what it made of it into the notebook."""
+        """Resume or attach to a run, and put its cell's inputs and results into the notebook."""
         shell = self._shell
         output = CellOutput(self._session.run_view(self._view, at_once=True))
         session = self._session.get()

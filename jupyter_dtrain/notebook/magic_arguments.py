@@ -1,4 +1,4 @@
-"""What the lines of both magics share: words, hints, errors and help as text in the cell."""
+"""Parsing shared by both magics: words, suggestions, errors, and help as text in the cell."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OF_OTHERS = dict.fromkeys(
     ("--gpus", "--num-gpus", "--nproc", "--nproc-per-node", "--nproc_per_node", "--np", "-np", "--num-processes", "--num_processes"),
     "--engines",
 ) | {"--nprocs": "--engines", "--num-workers": "--engines", "--workers": "--engines", "--world-size": "--engines"}
-"""What torchrun, accelerate, Lightning and MPI call options, and what they are called here."""
+"""Options of torchrun, accelerate, Lightning and MPI → their names here."""
 _RENAMED = {
     "--numbers": "--semantics",
     "--draws": "--rng",
@@ -23,22 +23,22 @@ _RENAMED = {
     "--each": "--engines-per-trial",
     "--keep": "--keep-checkpoints",
 }
-"""Options under the names that they had before, which are still understood."""
+"""Former names of options, which still work."""
 
 
 class HelpRequested(Exception):
-    """The line asks for help; the exception's text is it."""
+    """The line asks for help, which is the exception's text."""
 
 
 class MagicParser(argparse.ArgumentParser):
-    """One whose errors are `UsageError`, with what was meant, and whose help is a `HelpRequested`."""
+    """A parser that raises errors as `UsageError` with a suggestion, and help as `HelpRequested`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.late_help: dict[argparse.Action, Callable[[], str]] = {}  # what takes time to find out, and is asked for with the help alone
+        self.late_help: dict[argparse.Action, Callable[[], str]] = {}  # help texts that are slow to make, and needed for the help only
 
     def format_help(self) -> str:
-        """Return the help, with the parts of it that are found out late."""
+        """Return the help, including the texts of `late_help`."""
         for action, text in self.late_help.items():
             action.help = text()
         return super().format_help()
@@ -54,7 +54,7 @@ class MagicParser(argparse.ArgumentParser):
         elif message.startswith("unrecognized arguments"):
             options = [word.partition("=")[0] for word in message.split() if word.startswith("-")]
             message += _did_you_mean(options, self._option_string_actions, after=". ")
-        # One of many lines would hide the message that stands over it.
+        # A usage of several lines would bury the message above it.
         lines = [message, usage if "\n" not in usage else "", f"`{self.prog} --help` explains each option."]
         raise UsageError("\n".join(filter(None, lines)))
 
@@ -64,10 +64,10 @@ class MagicParser(argparse.ArgumentParser):
 
 
 class ActionParser(MagicParser):
-    """Of one action: it tells of what it does not know, and not the parser of the whole line, which knows less of it."""
+    """Parser of one action. It reports unknown options itself, with better suggestions than the parser of the whole line."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Return what is known, and nothing unknown: that is an error."""
+        """Parse `args`; unknown ones are an error."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -75,7 +75,7 @@ class ActionParser(MagicParser):
 
 
 def _did_you_mean(words: Iterable[str], known: Iterable[str], *, after: str = " ") -> str:
-    """Return a question whether those of `known` were meant that `words` are nearly; empty where there are none."""
+    """Return the question "Did you mean …?" for names of `known` close to `words`; empty if there are none."""
     known = list(known)
     near = [found for word in words for found in _name_here(word, known) or difflib.get_close_matches(word, known, n=1, cutoff=0.7)]
     return f"{after}Did you mean {' '.join(near)}?" if near else ""
@@ -87,22 +87,22 @@ def _name_here(word: str, known: Iterable[str]) -> list[str]:
 
 
 def parse(make: Callable[[], argparse.ArgumentParser], line: str) -> argparse.Namespace:
-    """Return what the parser that `make` returns finds in a line; a `UsageError` where the line cannot be understood."""
+    """Parse a line with the parser that `make` returns; raise a `UsageError` if it is invalid."""
     try:
         words = _split_line(line)
     except ValueError as error:
         raise UsageError(f"{line!r}: {error}") from None
-    return make().parse_args(["--np" if word == "-np" else _current_name(word) for word in words])  # which would be -n with the number "p"
+    return make().parse_args(["--np" if word == "-np" else _current_name(word) for word in words])  # not -n with the value "p"
 
 
 def _current_name(word: str) -> str:
-    """Return an option under the name that it has now."""
+    """Return an option under its current name."""
     option, equals, value = word.partition("=")
     return f"{_RENAMED.get(option, option)}{equals}{value}"
 
 
 def renamed(line: str) -> list[str]:
-    """Return a sentence for each option of a ``%%distribute`` line that has another name now."""
+    """Return a message for each option of a ``%%distribute`` line that was renamed."""
     options = [word.partition("=")[0] for word in _split_line(line)]
     return [f"{option} is {_RENAMED[option]} now; the old name is still understood." for option in options if option in _RENAMED]
 
@@ -112,7 +112,7 @@ _QUOTED = re.compile(r"""(?:--vary=)?(?:"(?:\\.|[^"\\])*"|'[^']*')""")
 
 
 def _split_line(line: str) -> list[str]:
-    """Return the words of a line as a shell has them; quotes within what is given to ``--vary`` are Python's, and stay."""
+    """Split a line like a shell; quotes in values of ``--vary`` are kept, as these are Python."""
     plain = shlex.split(line)
     words = _WORD.findall(line)
     if len(words) != len(plain):

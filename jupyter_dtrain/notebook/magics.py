@@ -1,7 +1,7 @@
-"""``%%distribute`` and ``%distribute`` as IPython has them, registered by ``%load_ext``.
+"""``%%distribute`` and ``%distribute`` for IPython, registered by ``%load_ext``.
 
-Who opens a notebook waits for what is imported here, so each magic imports what it does when it is first used: its parser, the options,
-the output and the views, then torch and ipyparallel. A test holds the list of what ``%load_ext`` imports.
+Users wait for the imports of this module, so each magic imports what it needs on first use: parsers, options, output and views, then torch
+and ipyparallel. A test checks the list of what ``%load_ext`` imports.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class DistributeMagics(Magics):
 
 
 def load(shell: InteractiveShell) -> None:
-    """Register the magics with `shell`; does nothing where they are."""
+    """Register the magics with `shell`, unless they are registered already."""
     if isinstance(shell.magics_manager.registry.get(DistributeMagics.__name__), DistributeMagics):
         return
     magics = DistributeMagics(shell)
@@ -74,12 +74,12 @@ def load(shell: InteractiveShell) -> None:
         from .summary import detached_text
 
         show(detached_text(detached))
-    # Beside: it may be gigabytes of shared memory that a kernel has left which was killed together with its guard.
+    # On a thread: there may be gigabytes of shared memory left by a kernel that was killed together with its guard.
     threading.Thread(target=_sweep, name="dtrain-sweep", daemon=True).start()
 
 
 def unload(shell: InteractiveShell) -> None:
-    """Stop the cluster and take the magics away."""
+    """Stop the cluster and unregister the magics."""
     manager = shell.magics_manager
     magics = manager.registry.pop(DistributeMagics.__name__, None)
     if isinstance(magics, DistributeMagics):
@@ -93,7 +93,7 @@ def unload(shell: InteractiveShell) -> None:
 
 
 def _document() -> None:
-    """Make the options the documentation of the magics: IPython asks `getdoc` of an object, where it has it, instead of its docstring."""
+    """Make the options the documentation of the magics: IPython calls an object's `getdoc`, if it has one, instead of its docstring."""
 
     def help_of(magic: str) -> str:
         from . import completion
@@ -105,7 +105,7 @@ def _document() -> None:
 
 
 def _debug_engines(shell: InteractiveShell, session: LazySession) -> Callable[[], None]:
-    """Let ``%debug`` look at the failed rank's frames where the last error came from the engines; return what undoes that."""
+    """Let ``%debug`` use the failed rank's frames if the last error came from engines; return a function that undoes this."""
     before, original = vars(shell).get("debugger"), cast("Any", shell.debugger)
 
     def debugger(force: bool = False) -> None:
@@ -118,7 +118,7 @@ def _debug_engines(shell: InteractiveShell, session: LazySession) -> Callable[[]
 
     def take_away() -> None:
         if vars(shell).get("debugger") is not debugger:
-            return  # another extension's calls it, and finds no engines any more
+            return  # another extension has wrapped ours, which now finds no engines
         del vars(shell)["debugger"]
         if before is not None:
             vars(shell)["debugger"] = before
@@ -128,7 +128,7 @@ def _debug_engines(shell: InteractiveShell, session: LazySession) -> Callable[[]
 
 
 def _complete(shell: InteractiveShell, session: LazySession) -> None:
-    """Let Tab on a line of the magics offer what can stand there."""
+    """Register Tab completion for the lines of the magics."""
 
     def completer(_shell: object, event: Any) -> list[str]:
         from .completion import offer
@@ -146,7 +146,7 @@ def _sweep() -> None:
 
 
 def _body_for_help(lines: list[str]) -> list[str]:
-    """Let ``%%distribute --help`` stand alone: IPython refuses a cell magic without a body before it is asked."""
+    """Allow ``%%distribute --help`` without a body, which IPython refuses for cell magics."""
     if len(lines) == 1 and lines[0].startswith("%%distribute"):
         return [lines[0].rstrip("\n") + "\n", "\n"]
     return lines

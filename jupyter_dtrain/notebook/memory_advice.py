@@ -1,4 +1,4 @@
-"""What is added to an error of a cell that found no memory: which strategy would take less of it, by ``%distribute plan``."""
+"""Advice for out-of-memory errors: which strategy needs less memory, according to ``%distribute plan``."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from ..engine.task import Task
 
 LIMIT = timedelta(seconds=20)
-"""Time that is spent on it, as the error is shown after that."""
+"""Longest time for the plan, as the error is shown after it."""
 
 
 def name_plan(error: BaseException, namespace: Mapping[str, Any], task: Task) -> None:
-    """Put in front of where `error` names the command what that says, if it can be told; else the error is as it was.
+    """Insert the plan's advice into `error` where it mentions the plan command; leave it unchanged if there is none.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ def name_plan(error: BaseException, namespace: Mapping[str, Any], task: Task) ->
         return
     try:
         sentence = _less(namespace, task)
-    except (Exception, KeyboardInterrupt):  # the error is what is to be told
+    except (Exception, KeyboardInterrupt):  # show the error in any case
         return
     if not sentence:
         return

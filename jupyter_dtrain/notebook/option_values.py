@@ -1,4 +1,4 @@
-"""What is given to options of both magics, read from a word of the line: numbers, times, metrics, hosts."""
+"""Types of option values of both magics: numbers, times, metrics, hosts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..options import Metric
 
 
 def whole_number(text: str) -> int:
-    """Return ``3`` as a number."""
+    """Parse an integer."""
     try:
         return int(text)
     except ValueError:
@@ -19,7 +19,7 @@ def whole_number(text: str) -> int:
 
 
 def steps_or_time(text: str) -> timedelta | int:
-    """Return ``500`` as steps, ``30s``, ``10min`` or ``2h`` as a time."""
+    """Parse ``500`` as steps, ``30s``, ``10min`` or ``2h`` as a time."""
     found = re.fullmatch(r"(\d+)\s*(s|min|h)?", text.strip())
     if found is None or not int(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number of steps (500) nor a time (30s, 10min, 2h)")
@@ -28,7 +28,7 @@ def steps_or_time(text: str) -> timedelta | int:
 
 
 def metric(text: str) -> Metric:
-    """Return ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
+    """Parse ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
     name, colon, mode = text.partition(":")
     if not name or (colon and mode not in ("min", "max")):
         raise argparse.ArgumentTypeError(f"expected METRIC[:min|max], such as val_loss:min or accuracy:max, not {text!r}")
@@ -36,7 +36,7 @@ def metric(text: str) -> Metric:
 
 
 def varied(text: str) -> tuple[str, str]:
-    """Return what varies and the expression of ``lr=0.1,0.01``, ``config.lr=0.1,0.01`` or ``config["lr"]=0.1,0.01``."""
+    """Split ``lr=0.1,0.01``, ``config.lr=0.1,0.01`` or ``config["lr"]=0.1,0.01`` into target and expression."""
     found = re.fullmatch(r"\s*([^\W\d]\w*(?:\.[^\W\d]\w*|\[[^\]=]+\])*)\s*=(?!=)\s*(.+)", text, re.DOTALL)
     if found is None:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE,…, such as lr=0.1,0.01, not {text!r}")
@@ -44,7 +44,7 @@ def varied(text: str) -> tuple[str, str]:
 
 
 def min_max(text: str) -> tuple[int, int]:
-    """Return ``2:4``."""
+    """Parse ``2:4``."""
     found = re.fullmatch(r"(\d+):(\d+)", text.strip())
     if found is None:
         raise argparse.ArgumentTypeError(f"expected MIN:MAX, such as 2:4, not {text!r}")
@@ -52,7 +52,7 @@ def min_max(text: str) -> tuple[int, int]:
 
 
 def memory_size(text: str) -> int:
-    """Return the bytes of ``16G``, ``500M`` or ``64K``."""
+    """Parse ``16G``, ``500M`` or ``64K`` as bytes."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT])(?:i?B)?", text.strip(), re.IGNORECASE)
     if found is None or not float(found[1]):
         raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory: give a number and K, M, G or T, such as 16G")
@@ -60,7 +60,7 @@ def memory_size(text: str) -> int:
 
 
 def hosts(text: str) -> tuple[HostSpec, ...]:
-    """Return ``a:2,b``."""
+    """Parse ``a:2,b``."""
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, colon, number = part.partition(":")

@@ -1,4 +1,4 @@
-"""Where a run's output goes: into the cell, as if the cell had printed it here."""
+"""Show a run's output in the cell, as if the cell had printed it here."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_fi
 
 
 def show(text: object) -> None:
-    """Show `text`, as if the cell had printed it."""
+    """Print `text`."""
     CellOutput().stream("stdout", f"{text}\n")
 
 
 class CellOutput:
-    """Shows things in the cell that is running. Used by the thread that runs it: output of others would land anywhere.
+    """Show output in the running cell. Only for the thread that runs the cell, as Jupyter assigns output by thread.
 
     Parameters
     ----------
     view : RunView, optional
-        What the cell shows of its run.
+        The cell's view of its run.
     """
 
     def __init__(self, view: RunView | None = None) -> None:
@@ -48,9 +48,9 @@ class CellOutput:
         stream.flush()
 
     def display(self, content: dict[str, Any], *, update: bool) -> None:
-        """Show a rich display, or show it in the place of an earlier one: the content of a ``display_data`` message.
+        """Show the content of a ``display_data`` message, or update an earlier display with it.
 
-        Some are no displays: what the cell has logged goes to handlers of the notebook, what it has written to its open files.
+        Some messages only look like displays: they carry log records for the notebook's handlers, and writes to its open files.
         """
         for kind, handle in {**_FOR_THE_NOTEBOOK, **displays()}.items():
             if kind in content["data"]:
@@ -59,27 +59,27 @@ class CellOutput:
         publish_display_data(content["data"], content.get("metadata") or {}, transient=content.get("transient") or {}, update=update)
 
     def clear(self, *, wait: bool) -> None:
-        """Clear what was shown."""
+        """Clear the output."""
         clear_output(wait=wait)
         if self._view is not None:
             self._view.cleared()
 
     def show_run(self, run: ViewedRun) -> None:
-        """Show how the run is doing."""
+        """Show the state of the run."""
         if not is_notebook():
             self._line.show_run(run)
         if self._view is not None:
             self._view.update(run)
 
     def say(self, text: str) -> None:
-        """Show a line of this project's own."""
+        """Show a message of this project's own."""
         if is_notebook():
             show_notice(text)
         else:
             self.stream("stderr", text + "\n")
 
     def progress(self, text: str) -> None:
-        """Show how far something is, in one line that is written over."""
+        """Show progress in a line that the next call overwrites."""
         if not is_notebook():
             self._line.show(text)
             return

@@ -1,7 +1,7 @@
-"""What ``--strategy auto`` takes: data parallel where that has room, and otherwise the fastest of the plans that have.
+"""``--strategy auto``: data parallel if it fits into memory, otherwise the fastest plan that fits.
 
-A strategy saves no more than parameters, gradients and what optimizers keep. So where these are little beside the memory of an engine, no
-step is gone through, and a cell begins as soon as it does without.
+A strategy can only save parameters, gradients and optimizer state. If these are small compared with an engine's memory, no step is planned
+and the cell begins at once.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from ..planning.engine_plan import Plan
 
 LIMIT = timedelta(seconds=30)
-"""Time that it may take before the cell."""
+"""Longest time for planning before the cell."""
 COPIES = 4
-"""Of parameters that an engine has: these, their gradients, and what Adam keeps."""
+"""Copies of the parameters that an engine holds: parameters, gradients, and Adam's state."""
 LITTLE = 0.25
-"""The part of an engine's memory up to which parameters and what is made of them are little."""
+"""Part of an engine's memory up to which parameters and their copies count as small."""
 
 
 def room_for_each(engines: int, *, device: str) -> int:
-    """Return the bytes that tensors of each of so many engines may take; 0 where that is not known.
+    """Return the bytes for tensors of each of `engines` engines; 0 if unknown.
 
-    On CPUs the kernel and each engine have taken some before, as PyTorch is in each.
+    On CPUs, the memory of PyTorch itself in the kernel and each engine is subtracted.
     """
     room = bytes_for_each(engines, device=device)
     return room if device == "cuda" or not room else max(1, room - BYTES_OF_ENGINE * (engines + 1) // engines)
@@ -50,16 +50,16 @@ def chosen(
     device: str,
     say: Callable[[str], None],
 ) -> RunOptions:
-    """Return `options` with the strategy or the mesh that a cell is to have.
+    """Return `options` with the strategy or mesh for a cell.
 
     Parameters
     ----------
     tree, names, namespace
-        The cell, what it uses, and what there is in the notebook.
+        The cell, the names that it uses, and the notebook's namespace.
     engines : int
-        How many there are.
+        Number of engines.
     device : {"cpu", "cuda"}
-        What they compute on.
+        Their device.
     say : callable
         Shows a line in the cell.
 
@@ -106,7 +106,7 @@ def _parameters_of(values: Mapping[str, Any]) -> int:
 
 
 def _with(options: RunOptions, plan: Plan) -> RunOptions | None:
-    """Return `options` with a plan, ``None`` where they and it cannot be combined."""
+    """Return `options` with a plan, ``None`` if they cannot be combined."""
     changes: dict[str, Any] = {"mesh": ParallelDims.parse(plan.mesh)} if plan.mesh else {"strategy": plan.strategy.name}
     try:
         return replace(options, **changes, memory_limit=None)

@@ -1,4 +1,4 @@
-"""``%distribute preview`` and ``plan``: which cell is meant, and what is shown of it."""
+"""``%distribute preview`` and ``plan``: find the cell, and return the text to show."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAGIC = "%%distribute"
 
 
 def preview_text(tree: ast.Module, namespace: dict[str, Any]) -> str:
-    """Return what a cell would send, and in which of its loops a run can go on: two tables, or one where it has no loops."""
+    """Return tables of what a cell would send, and, if it has loops, in which of them a run can resume."""
     from ..analysis.loop_report import loop_rows, loop_table
     from ..analysis.names import find_names
     from ..capture.preview import preview, table
@@ -25,12 +25,12 @@ def preview_text(tree: ast.Module, namespace: dict[str, Any]) -> str:
 
 
 def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptions) -> str:
-    """Return what a cell would take on each engine under each strategy: a table, and which of them to take.
+    """Return a table of the memory that a cell needs on each engine under each strategy, with a recommendation.
 
     Raises
     ------
     UsageError
-        It cannot be told.
+        The memory cannot be determined.
     """
     from ..analysis.names import find_names
     from ..cluster.devices import plan_devices
@@ -61,14 +61,14 @@ def plan_text(tree: ast.Module, namespace: dict[str, Any], cluster: ClusterOptio
 
 
 def cell_to_preview(cells: Sequence[str], number: int | None) -> tuple[int, str]:
-    """Return the number of a cell and its text without the ``%%distribute`` line, if it has one.
+    """Return a cell's number, and its text without a ``%%distribute`` line.
 
     Parameters
     ----------
     cells : sequence of str
-        What was run in this notebook, the first at 1, and last the one that asks.
+        The notebook's input history: the first cell at 1, the asking one last.
     number : int, optional
-        That of the cell; by default the last one that has a ``%%distribute`` line is meant.
+        Number of the cell; by default the last one with a ``%%distribute`` line.
 
     Raises
     ------

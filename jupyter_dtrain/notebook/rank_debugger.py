@@ -1,7 +1,7 @@
-"""``%debug`` after a cell that failed on the engines: each line is read here, and done where the frames are.
+"""``%debug`` after a cell failed on engines: lines are read here, and executed where the frames are.
 
-IPython's ``%debug`` and ``%pdb`` both call the shell's `debugger`, which would show this project's frames in the notebook's own process.
-Where the last error came from the engines, it looks at the failed rank's instead; everything else stays IPython's.
+IPython's ``%debug`` and ``%pdb`` call the shell's `debugger`, which would show this project's frames in the kernel. If the last error came
+from engines, the failed rank's frames are used instead; everything else is left to IPython.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ NO_FRAMES = (
 
 
 class RankDebugger(cmd.Cmd):
-    """A prompt whose lines a rank's debugger does.
+    """A prompt whose lines a rank's debugger executes.
 
     Parameters
     ----------
     failed : FailedRun
     rank : int
-        Whose frames are looked at.
+        The rank whose frames are examined.
     """
 
     prompt = "ipdb> "
 
     def __init__(self, failed: FailedRun, rank: int) -> None:
-        super().__init__(completekey=None)  # type: ignore[arg-type]  # the notebook's own line completes nothing
+        super().__init__(completekey=None)  # type: ignore[arg-type]  # input lines of notebooks have no completion
         self._failed, self._rank = failed, rank
 
     def onecmd(self, line: str) -> bool:
-        """Do a line, and return whether it was the last."""
+        """Execute a line; return whether the session is over."""
         text, is_over = self._failed.command(self._rank, line)
         _write(text)
         return is_over
 
 
 def debug(session: LazySession, shell: InteractiveShell, rank: int | None = None) -> None:
-    """Look at the frames of the cell that has failed last, on `rank`, or where the error was.
+    """Debug the cell that failed last, on `rank`, by default the one with the error.
 
     Raises
     ------
     UsageError
-        There are none.
+        There are no frames.
     """
     failed = session.get().failed_run() if session.exists else None
     if failed is None:
@@ -73,7 +73,7 @@ def debug(session: LazySession, shell: InteractiveShell, rank: int | None = None
 
 
 def debug_last_error(session: LazySession, shell: InteractiveShell) -> bool:
-    """Do so where the last error came from the engines; return whether it did."""
+    """Call :func:`debug` if the last error came from engines; return whether it did."""
     if not isinstance(getattr(sys, "last_value", None), CellError | CellInterrupted | ClusterError):
         return False
     try:

@@ -1,4 +1,4 @@
-"""``run.rerun()``: a recorded cell runs again in this notebook, from the values that it began with."""
+"""``run.rerun()``: run a recorded cell again in this notebook, with the inputs of the first time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def rerun(run: RecordedRun, *, engines: int | None, trust: bool) -> RecordedRun:
-    """Run the cell of a run again, and return the run that this is: see :meth:`.RecordedRun.rerun`."""
+    """Run the cell of a run again, and return the new run: see :meth:`.RecordedRun.rerun`."""
     from ..elastic.recorded_job import RecordedJob
 
     magics = _magics()

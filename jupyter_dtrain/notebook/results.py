@@ -1,4 +1,4 @@
-"""What the cell did on the engines, done to the notebook's own objects and names."""
+"""Apply a cell's changes on the engines to the notebook's own objects and names."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _KEEP = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
 def apply_outcome(
     outcome: Outcome, returned: Packed | None, tracked: Sequence[object], namespace: dict[str, Any]
 ) -> tuple[object, dict[str, str]]:
-    """Write changed contents into the notebook's objects, bind and delete names, and continue its random streams.
+    """Write changed contents into the notebook's objects, bind and delete names, and set the RNG and process state.
 
     Parameters
     ----------
     outcome : Outcome
         Of rank 0.
     returned : Packed, optional
-        What rank 0 sent back; ``None`` where there was nothing.
+        What rank 0 sent back, if anything.
     tracked : sequence of object
         The notebook's objects that were sent for the run.
     namespace : dict
@@ -38,9 +38,9 @@ def apply_outcome(
     Returns
     -------
     value : object
-        That of the cell's last line.
+        Value of the cell's last expression.
     unread : dict of str to str
-        What could not be read here, by name, with the reason of each.
+        Names of what could not be unpickled here → the reason.
     """
     if returned is None:
         return None, {}
@@ -75,7 +75,7 @@ def apply_outcome(
     bound = {name: read(name) for name in head.names}
     namespace.update({name: obj for name, obj in bound.items() if name not in _KEEP and obj is not _NOTHING})
     namespace.setdefault("__builtins__", builtins)
-    read("what libraries keep")  # which is then in its places
+    read("what libraries keep")  # unpickling sets it in the libraries
     value = read("the value of the last line")
     return None if value is _NOTHING else value, unread
 
@@ -85,19 +85,19 @@ def _name_of(obj: object, namespace: dict[str, Any]) -> str:
 
 
 def device_here(kind: str) -> torch.device:
-    """Return where tensors live in this process that another notebook had on a device of this `kind`."""
+    """Return the device here for tensors that another notebook had on a device of this `kind`."""
     return torch.device("cpu") if kind == "cuda" and not torch.cuda.is_available() else torch.device(kind)
 
 
 def home_gpu(objects: Iterable[object], *, from_cpu: bool) -> torch.device:
-    """Return where in the notebook's process that lives which an engine has on its GPU.
+    """Return the notebook's device for tensors that an engine has on its GPU.
 
     Parameters
     ----------
     objects : iterable of object
-        Of the notebook, as they were sent.
+        The notebook's objects that were sent.
     from_cpu : bool
-        The engine had on its GPU what the notebook has on the CPU.
+        The notebook's tensors are on the CPU, and the engine has moved them to its GPU.
     """
     if from_cpu or not torch.cuda.is_available():
         return torch.device("cpu")
@@ -110,6 +110,6 @@ def _has_device(obj: object) -> bool:
 
 
 def _follow(tensor: torch.Tensor, new: torch.Tensor) -> None:
-    """Move `tensor` where the cell has moved it (``model.to(device)``)."""
+    """Move `tensor` to the device to which the cell has moved it (``model.to(device)``)."""
     if tensor.device.type != new.device.type and tensor.layout == new.layout == torch.strided:
         tensor.data = torch.empty_like(tensor, device=new.device)

@@ -1,4 +1,4 @@
-"""What a cell has made on the engines, returned to the notebook: its values, its state, what it raised."""
+"""Return a cell's results to the notebook: values, state and errors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def take(shell: InteractiveShell, result: RunResult, packed: Packed, output: CellOutput) -> None:
-    """Put what a cell of another kernel, or of the record, began with and what it made of it into the notebook."""
+    """Put the inputs and results of a cell of another kernel, or of the record, into the notebook."""
     task = result.task
     values, tracked = unpack(Unpacker(packed, namespace=shell.user_ns, device_for=device_here))
     shell.user_ns.update(values)
@@ -39,12 +39,12 @@ def take(shell: InteractiveShell, result: RunResult, packed: Packed, output: Cel
 def bring_home(
     shell: InteractiveShell, result: RunResult, tracked: list[object], left_out: dict[str, str], filename: str, output: CellOutput
 ) -> Any:
-    """Do to the notebook what the cell did on the engines, and raise what it raised there."""
+    """Apply the cell's changes to the notebook, and raise the cell's error."""
     value = None
-    with Interrupts(wake=lambda: None) as late:  # half of the weights would be of no use
+    with Interrupts(wake=lambda: None) as late:  # half of the weights would be useless
         if result.first is not None:
             value, unread = apply_outcome(result.first, result.returned, tracked, shell.user_ns)
-            # After an error of one rank alone the batches of that moment stay behind; lines about them would hide the error.
+            # After one rank's error, objects of that moment (batches) stay on the engines; messages about them would bury the error.
             for name, reason in result.first.not_returned.items() if result.first.failure is None else ():
                 output.say(f"{name!r} stays on the engines, because it cannot be sent back: {reason}")
             for name, reason in unread.items():
@@ -65,8 +65,8 @@ def bring_home(
         del raised
     if error is not None:
         name_plan(error, shell.user_ns, result.task)
-        # An error has the frames that it went through. If those had it in turn, both, and all that the cell was sent and sent back,
-        # would stay until Python next looks for circles.
+        # The traceback keeps this frame. If the frame kept the result and the error in turn, these, with everything that was sent,
+        # would live until the next garbage collection.
         del result, tracked
         try:
             raise error
@@ -78,7 +78,7 @@ def bring_home(
 
 
 def stopped_sentence(first: Outcome | None) -> str:
-    """Return where a run was stopped."""
+    """Return a sentence that says where a run was stopped."""
     if first is None:
         return "Stopped. The notebook's objects are as they were before the cell."
     if first.from_snapshot:
@@ -89,6 +89,6 @@ def stopped_sentence(first: Outcome | None) -> str:
 
 
 def _missing(first: Outcome, strategy: str) -> str:
-    """Return what there is instead where engines have left with their parts of the optimizers."""
+    """Return a message about optimizer state that was lost with its engines."""
     what = f"all state is that of step {first.steps}" if first.from_snapshot else "that shard is as it was before the cell"
     return f"Engines that left held a shard of the optimizer state (`--strategy {strategy}`): {what}."

@@ -1,7 +1,7 @@
-"""The run in the output of its cell where our JupyterLab extension cannot be: in VS Code and in Colab, through anywidget.
+"""The run's view in a cell where our JupyterLab extension is not available (VS Code, Colab), through anywidget.
 
-The kernel sends the script with the widget, so whoever saves the widget's state keeps 140 kB of script in the notebook; JupyterLab with
-anywidget's extension runs such scripts in any notebook that is opened. So this is for front ends that ask for it, and an extra.
+The kernel sends the script with the widget, so saving widget state adds 140 kB of script to the notebook, and JupyterLab with anywidget's
+extension runs such scripts in any notebook that is opened. So this is limited to front ends that need it, and an optional dependency.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SCRIPT, _STYLE = STATIC / "cell_view.js", STATIC / "cell_view.css"
 
 
 def is_built() -> bool:
-    """Return whether the script is there: a checkout has it once it was built, an installed package always."""
+    """Return whether the script exists: in a checkout after a build, in an installed package always."""
     return _SCRIPT.exists() and _STYLE.exists()
 
 
-class RunAnyWidget(anywidget.AnyWidget, RunWidget):  # type: ignore[misc]  # it may not be there
-    """The same with its script."""
+class RunAnyWidget(anywidget.AnyWidget, RunWidget):  # type: ignore[misc]  # anywidget is optional
+    """The run's widget, with its script."""
 
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
@@ -37,6 +37,6 @@ class RunAnyWidget(anywidget.AnyWidget, RunWidget):  # type: ignore[misc]  # it 
         super().__init__(_esm=_SCRIPT.read_text(encoding="utf-8"), _css=_STYLE.read_text(encoding="utf-8"), summary=summary)
 
     def close(self) -> None:
-        """Remove it from front ends, and its layout: that its comm is closed is all that anywidget understands."""
+        """Remove the widget and its layout from front ends; anywidget reacts only to closed comms."""
         for widget in (self, self.layout):
             ipywidgets.DOMWidget.close(widget)

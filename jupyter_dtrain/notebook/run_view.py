@@ -1,15 +1,14 @@
-"""What a cell shows of its run: a live view while it goes on, and in its place a summary that stays when it has ended.
+"""A cell's view of its run: live while it runs, then a summary that stays in the notebook.
 
-A widget is empty wherever its kernel is not: in the saved notebook, on GitHub, after nbconvert. So the summary is in the notebook from
-the beginning, as an output of its own that the view hides where it is drawn, and is written anew from time to time: a kernel that dies
-leaves how far its run came. Both in one output would not do, because JupyterLab then shows the widget, whether it can be drawn or not.
-The interactive curves of past runs are in the sidebar.
+A widget is empty without its kernel: in the saved notebook, on GitHub, after nbconvert. So from the beginning the summary is an output of
+its own, which the live view hides once it is drawn. It is updated from time to time, so a kernel that dies leaves the run's progress. One
+output for both would not work: JupyterLab prefers the widget even if it cannot draw it. Interactive curves of past runs are in the
+sidebar.
 
-All of it is shown by the thread that runs the cell, in moments in which that thread only waits, and never for more than a
-hundredth of the time.
+The thread that runs the cell shows all of it while it waits, in at most a hundredth of the time.
 
-The view needs a front end that can draw it: JupyterLab or Notebook with our extension, which shows that it is there by listening to the
-telemetry. It may come late, in a notebook whose cells all run at once. Whoever has none sees the summary, as the run goes on.
+The live view needs JupyterLab or Notebook with our extension, which listens to the telemetry. A front end may connect late, in a notebook
+whose cells all run at once. Without the extension, the summary is shown while the run goes on.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ if TYPE_CHECKING:
     from .run_widget import RunWidget
 
 INTERVAL = 1.0
-"""Seconds between two pictures at least."""
+"""Shortest time between two updates of the view, in seconds."""
 SUMMARY_INTERVAL = 5.0
-"""Seconds between two summaries of a run that goes on: by so much may they be behind what a kernel that dies had reached,"""
+"""Shortest time between two summaries of a running run, in seconds: they lag so far behind if the kernel dies."""
 SUMMARY_PART = 0.02
-"""or by such a part of the run's time: a notebook that several people edit keeps every one of them."""
+"""The same as a part of the run's time: a notebook edited by several people stores every version."""
 SHARE = 0.01
-"""Part of the time that may go into either."""
+"""Largest part of the time for either."""
 LONG = 5.0
-"""Seconds from which a cell that trains nothing and reads large data has a view all the same."""
+"""Seconds after which a cell that only reads large data gets a view as well."""
 MAX_POINTS = 500
-"""Points of one curve: a chart in a cell has about as many pixels."""
+"""Most points of a curve, about the number of pixels of a chart."""
 _log = logging.getLogger(__name__)
 
 
@@ -54,10 +53,10 @@ class RunView:
     view : {"live", "summary", "off"}
         What to show.
     at_once : bool
-        Whether to show it before the first step. A view that appears later breaks a progress bar that the cell has begun; one that
-        appears for a cell that trains nothing is in the way.
-    has_extension : Callable[[], bool]
-        Whether a front end with our JupyterLab extension is listening.
+        Whether to show it before the first step. A view that appears later breaks a progress bar of the cell; a cell that does not train
+        needs none.
+    has_extension : callable
+        Returns whether a front end with our JupyterLab extension listens.
     """
 
     def __init__(self, view: View, *, at_once: bool, has_extension: Callable[[], bool]) -> None:
@@ -69,7 +68,7 @@ class RunView:
         self._due = self._summary_due = 0.0
 
     def update(self, recorder: ViewedRun) -> None:
-        """Show how the run is doing, where there is something to show and it is time to. It fails for no reason."""
+        """Update the view if it is time to. Errors switch the view off instead of ending the run."""
         if self._view == "off":
             return
         try:
@@ -79,7 +78,7 @@ class RunView:
             _log.exception("the run cannot be shown in its cell")
 
     def cleared(self) -> None:
-        """Know that the cell has cleared its output, this view with it."""
+        """Note that the cell has cleared its output, including this view."""
         self._summary.is_shown = self._live.is_shown = False
         self._view = "off" if self._view == "off" else "summary"
         self._close()
@@ -103,7 +102,7 @@ class RunView:
             self._summary_due = _next(began, max(SUMMARY_INTERVAL, SUMMARY_PART * run.elapsed))
         if self._widget is None:
             self._widget = new_run_widget(self._summary.id, has_extension=self._has_extension())
-        began = time.monotonic()  # without what was imported for it
+        began = time.monotonic()  # without the time of the import
         if self._widget is not None:
             self._widget.show(run, _drawn(recorder))
             if not self._live.is_shown:
@@ -129,12 +128,12 @@ class RunView:
 
 
 def _next(began: float, interval: float) -> float:
-    """Return when it is time again for what has been done since `began`."""
+    """Return when the next update is due, after one that began at `began`."""
     now = time.monotonic()
     return now + max(interval, (now - began) / SHARE)
 
 
 def _drawn(recorder: ViewedRun) -> list[Points]:
-    """Return the curves that a cell shows; over steps, so without their times."""
+    """Return the curves that a cell shows, without times, as their x axis is the step."""
     curves = recorder.outline(MAX_POINTS)
     return [replace(curve, time=[]) for curve in curves if curve.name not in (EPOCH, LEARNING_RATE, SAMPLES_PER_SECOND)]

@@ -1,9 +1,9 @@
-"""The run in the output of its cell while it goes on, as a widget whose script is in our JupyterLab extension.
+"""The run's live view in a cell, as a widget whose script is in our JupyterLab extension.
 
-A notebook therefore holds no more of it than names and numbers, and to open one that somebody else has written runs nothing.
+A notebook stores only names and numbers of it, so opening somebody else's notebook runs no code.
 
-Everything that is shown is in one trait that is written anew, so that a view that opens late has all of it and never asks. It is
-written by the thread that runs the cell; what a front end sent back would wait for the end of the cell, so it sends nothing.
+One trait holds the whole state and is replaced as a whole, so a view that opens late needs no request. The thread that runs the cell writes
+it. The view sends nothing, as messages to the kernel would wait for the end of the cell.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from . import comm_targets
 _MODULE_VERSION = f"{PROTOCOL_VERSION}.0.0"
 
 
-class RunWidget(ipywidgets.DOMWidget):  # type: ignore[misc]  # it has no types
-    """Shows the snapshot that it holds, and hides the element with the id `summary` on the page that it is drawn on."""
+class RunWidget(ipywidgets.DOMWidget):  # type: ignore[misc]  # ipywidgets is untyped
+    """Show a snapshot of a run, and hide the element with the id `summary` on the same page."""
 
     _model_name = traitlets.Unicode("RunModel").tag(sync=True)
     _model_module = traitlets.Unicode(WIDGET_MODULE).tag(sync=True)
@@ -31,20 +31,20 @@ class RunWidget(ipywidgets.DOMWidget):  # type: ignore[misc]  # it has no types
     ended = traitlets.Bool(default_value=False).tag(sync=True)
 
     def show(self, run: RunUpdate, curves: list[Points]) -> None:
-        """Show the run as it is now."""
+        """Show the run's current state."""
         cluster = ClusterUpdate(phase="running")
         self.snapshot = Snapshot(version=PROTOCOL_VERSION, cluster=cluster, run=run, points=curves).to_json()
 
     def bundle(self) -> dict[str, object]:
-        """Return the display of it, nothing where no widgets are shown: the summary is there."""
+        """Return the widget's MIME bundle. Its plain text is empty, as the summary is shown without widgets."""
         view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         return {"text/plain": "", "application/vnd.jupyter.widget-view+json": view}
 
     def close(self) -> None:
-        """Remove it from front ends, and with it what they save of it: its layout is a widget too.
+        """Remove the widget and its saved state from front ends, including its layout, which is a widget as well.
 
-        JupyterLab reports the end of a comm that it does not know as an error, and after a reload it does not know this one. So its
-        model is told to end itself, which an unknown model does not hear, and each comm counts as closed from there.
+        JupyterLab reports an error when an unknown comm is closed, and after a reload it does not know this one. So the model is told to
+        close itself, which is ignored if unknown, and the comms are then treated as closed by the front end.
         """
         if self.comm is None:
             return

@@ -1,6 +1,6 @@
-"""A run in short, as it stays in the notebook: a sentence, a table of its curves and their picture; in a terminal, text alone.
+"""A run's summary in the notebook: a sentence, a table of its curves and a chart; in a terminal, text only.
 
-Of a run that goes on the sentence is one that stays true when its kernel ends, with how to go on.
+While the run goes on, the sentence is phrased so that it stays true if the kernel dies, with how to resume.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SPARKS = 24
 
 
 class _Row(NamedTuple):
-    """One curve: its name, and its first, last, least and greatest value as texts."""
+    """One curve: name, first, last, smallest and largest value as texts, and a sparkline."""
 
     name: str
     first: str
@@ -33,13 +33,13 @@ class _Row(NamedTuple):
 
 
 class Summary:
-    """A run as it is now.
+    """Summary of a run's current state.
 
     Parameters
     ----------
     run : RunUpdate
     curves : sequence of Points
-        Thinned ones will do.
+        May be downsampled.
     """
 
     def __init__(self, run: RunUpdate, curves: Sequence[Points]) -> None:
@@ -55,7 +55,7 @@ class Summary:
 
     @property
     def sentence(self) -> str:
-        """How the run went, or how far it is, in one line, without its name."""
+        """The run's result or progress in one line, without its name."""
         run = self._run
         if self._has_ended:
             steps = f"{run.step:,} step{'' if run.step == 1 else 's'}" if run.step or run.phase == "finished" else "no step finished"
@@ -74,7 +74,7 @@ class Summary:
 
     @property
     def _way_on(self) -> list[str]:
-        """What whoever finds it when its kernel has ended can do: texts, every other one of which is code."""
+        """What to do if the kernel has died: texts, every second one of which is code."""
         load = "%load_ext jupyter_dtrain"
         if self._run.detached:
             return [
@@ -90,7 +90,7 @@ class Summary:
         return ["If the kernel was lost, ", load, " and ", command, f" continue from step {self._run.checkpoint:,}."]
 
     def text(self) -> str:
-        """Return it for a terminal."""
+        """Return the summary for a terminal."""
         lines = [f"{self._run.name}: {self.sentence}"]
         if not self._has_ended:
             lines.append("  " + "".join(self._way_on))
@@ -99,7 +99,7 @@ class Summary:
         return "\n".join(lines)
 
     def html(self) -> str:
-        """Return it for a page on which no script runs and no style is ours."""
+        """Return the summary as HTML without scripts or own styles."""
         parts = [f"<p><b>{escape(self._run.name)}</b>: {escape(self.sentence)}</p>"]
         if not self._has_ended:
             pieces = (f"<code>{escape(text)}</code>" if index % 2 else escape(text) for index, text in enumerate(self._way_on))
@@ -118,7 +118,7 @@ class Summary:
 
 
 def reading_text(run: RunUpdate) -> str:
-    """Return how fast data sets of this project give rows and read for them; nothing where there are none."""
+    """Return how fast this project's data sets read rows; empty if there are none."""
     if not run.rows_per_second:
         return ""
     rows = f"{run.rows_per_second:,.0f} rows/s"
@@ -128,7 +128,7 @@ def reading_text(run: RunUpdate) -> str:
 def _row(curve: Points) -> _Row | None:
     if not curve.value:
         return None
-    # A last value that is nan is what whoever looks for has to see.
+    # Keep a last value of nan, as users need to see it.
     first, last = number(curve.value[0]), number(curve.value[-1])
     values = [value for value in curve.value if value is not None]
     if not values:
@@ -137,12 +137,12 @@ def _row(curve: Points) -> _Row | None:
 
 
 def number(value: float | None) -> str:
-    """Return a value of a curve as it is shown; ``None`` is one that was not finite."""
+    """Format a value of a curve; ``None`` is a value that was not finite."""
     return "not finite" if value is None else f"{value:.4g}"
 
 
 def spark(values: Sequence[float], length: int = _SPARKS) -> str:
-    """Return a curve in so many characters, a mean of its values each; nothing of no values."""
+    """Return a curve as a sparkline of at most `length` characters; empty without values."""
     if not values:
         return ""
     size = len(values) / min(length, len(values))
@@ -154,11 +154,11 @@ def spark(values: Sequence[float], length: int = _SPARKS) -> str:
     return "".join(_LEVELS[min(7, int(8 * (mean - low) / (high - low)))] for mean in means)
 
 
-# The cluster and the last run in a few lines of text.
+# ``%distribute status``, and notices about detached runs.
 
 
 def describe(cluster: ClusterUpdate, run: RunUpdate | None) -> str:
-    """Return what ``%distribute status`` prints."""
+    """Return the text of ``%distribute status``."""
     if cluster.phase != "running":
         text = "No engines are running." if cluster.phase == "stopped" else f"The engines are {cluster.phase}."
         if cluster.detail:
@@ -177,7 +177,7 @@ def describe(cluster: ClusterUpdate, run: RunUpdate | None) -> str:
 
 
 def detached_text(runs: Iterable[DetachedRun]) -> str:
-    """Return which runs go on without a kernel, or have ended without one, in a line each."""
+    """Return a line for each detached run that is running or has ended without a kernel."""
     return "\n".join(
         f"{run.run_id} finished without a kernel: `%distribute attach {run.run_id}` returns its results."
         if run.ended

@@ -1,7 +1,7 @@
-"""How far a run is, in IPython's terminal: one line that is written over, below what the cell prints.
+"""A run's progress in IPython's terminal: one line below the cell's output, overwritten in place.
 
-A terminal shows no view that could be updated, and each state of it on a line of its own would bury what the cell prints. Where the
-output is no terminal, as in a log, states of a start are lines, each once, and those of a run are left out: its end says it all.
+A terminal has no view to update, and a new line for each state would bury the cell's output. If the output is not a terminal (a log),
+states of a start are printed as lines, and those of a run are omitted.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ..runs.record import ViewedRun
 
 INTERVAL = 0.25
-"""Seconds between two states of a run: more often nobody reads them."""
+"""Seconds between two states of a run."""
 WIDTH = 79
-"""Characters; a line that is wrapped cannot be written over."""
+"""Characters; a wrapped line cannot be overwritten."""
 
 
 class TerminalLine:
-    """The line.
+    """The progress line.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class TerminalLine:
         self._due = 0.0
 
     def show(self, text: str) -> None:
-        """Show `text` in the place of what was shown before."""
+        """Show `text` in place of what was shown before."""
         if text == self._shown:
             return
         if self._stream.isatty():
@@ -47,7 +47,7 @@ class TerminalLine:
         self._stream.flush()
 
     def show_run(self, run: ViewedRun) -> None:
-        """Show how far a run is; nothing once it has ended."""
+        """Show a run's progress; clear the line once it has ended."""
         if not self._stream.isatty():
             return
         if run.has_ended:
@@ -67,7 +67,7 @@ class TerminalLine:
             self.show(f"{state.name}: " + " · ".join(filter(None, [step, loss, done, left, read])))
 
     def clear(self) -> None:
-        """Take the line away: something else is shown."""
+        """Clear the line before other output."""
         if self._shown and self._stream.isatty():
             self._stream.write("\r" + " " * min(WIDTH, len(self._shown)) + "\r")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""An error of the cell, shown once: the cell's own lines, and which ranks raised it."""
+"""Tracebacks of cells: each error once, with the cell's own lines and the ranks that raised it."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from ..engine.cell import Failure, Frame
 from ..errors import CellError
 from ..system.resources import advice_for
 
-_CONTEXT = 2  # lines shown before and after the line at fault, in the notebook's own code
+_CONTEXT = 2  # lines shown before and after the failing line, in the notebook's own code
 _CELL_FILE = re.compile(r"ipykernel_\d+[/\\]\d+\.py$")
 
 
 def cell_error(ends: Sequence[WorkerResult], *, cells: Mapping[str, str], left_out: Mapping[str, str]) -> CellError | None:
     """Return the error that the ranks raised, or ``None`` if none did.
 
-    Ranks that failed only because another one left are not mentioned. Where ranks raised different errors the first
-    rank's is shown in full and the others in a line each.
+    Ranks that failed only because another one left are omitted. If ranks raised different errors, the first rank's is shown in full and the
+    others in a line each.
 
     Parameters
     ----------
     cells : mapping of str to str
-        File names of notebook cells, and what the notebook calls them (``"Cell In[3]"``).
+        File names of notebook cells → their display names (``"Cell In[3]"``).
     left_out : mapping of str to str
-        Names that were not sent, with the reason: told where the cell misses one.
+        Names that were not sent → the reason, which is added if the cell misses one.
     """
     failures = {end.rank: end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None}
     primary = {rank: failure for rank, failure in failures.items() if not failure.secondary} or failures
@@ -76,18 +76,18 @@ _HINTS = (
     ("ValueError", "trying to initialize the default process group twice", _OWN_GROUP),
     ("OperationalError", "disk I/O error|database is locked|database disk image is malformed|attempt to write a readonly", _DATABASE),
 )
-"""What to add to an error: of this name, whose message begins so."""
+"""Hints by error name and a pattern for the start of the message."""
 
 
 def at_fault(ends: Sequence[WorkerResult], cells: Mapping[str, str]) -> str:
-    """Return in a line what the first of the ranks that failed has raised, and where; empty where none did."""
+    """Return the error of the first failed rank in one line with its place; empty if none failed."""
     failures = [end.outcome.failure for end in ends if end.outcome is not None and end.outcome.failure is not None]
     failure = next((failure for failure in failures if not failure.secondary), failures[0] if failures else None)
     return "" if failure is None else f"{failure.name}: {failure.message} ({_location(failure, cells).removeprefix('was ')})"
 
 
 def ended(ends: Sequence[WorkerResult]) -> list[str]:
-    """Return what to say of ranks whose processes we have ended."""
+    """Return a message about ranks whose processes were killed."""
     killed = [end.rank for end in ends if end.killed]
     if not killed:
         return []
@@ -97,7 +97,7 @@ def ended(ends: Sequence[WorkerResult]) -> list[str]:
 
 
 def _identity(failure: Failure) -> tuple[object, ...]:
-    """Return what makes two failures the same: where and what, but for the numbers and addresses in the message."""
+    """Return a key that is equal for equal failures: type, place, and message without numbers and addresses."""
     place = [(frame.filename, frame.line) for frame in failure.frames]
     return (failure.name, re.sub(r"0x[0-9a-f]+|\d+(\.\d+)?", "#", failure.message), *place)
 
@@ -110,7 +110,7 @@ def render(failure: Failure, ranks: Sequence[int], *, world_size: int, cells: Ma
 
 
 def _chain(failure: Failure, cells: Mapping[str, str]) -> list[str]:
-    """Return the lines of an error behind those of what came before it."""
+    """Return the lines of an error after those of its causes."""
     lines: list[str] = []
     if failure.before is not None:
         lines += [*_chain(failure.before, cells), "", _CAUSED if failure.is_caused else _HANDLED, ""]
@@ -129,14 +129,14 @@ _HANDLED = "During handling of the above exception, another exception occurred:"
 
 
 def _location(failure: Failure, cells: Mapping[str, str]) -> str:
-    """Return where a failure was, in the notebook's own code."""
+    """Return the place of a failure in the notebook's own code."""
     frames = _shown_frames(failure.frames, cells)
     own = [frame for frame in frames if _name(frame.filename, cells) is not None] or frames
     return f"was at {_name(own[-1].filename, cells) or own[-1].filename}, line {own[-1].line}" if own else "was at no line of the cell"
 
 
 def _shown_frames(frames: Sequence[Frame], cells: Mapping[str, str]) -> list[Frame]:
-    """Return the notebook's own frames and, of the library code below the last of them, the frame that raised."""
+    """Return the notebook's own frames, and the last library frame below them, which raised."""
     own = [index for index, frame in enumerate(frames) if _name(frame.filename, cells) is not None]
     if not own:
         return list(frames[-1:])
@@ -156,7 +156,7 @@ def _frame(frame: Frame, cells: Mapping[str, str]) -> list[str]:
     for number in range(first, min(len(source), frame.line + _CONTEXT) + 1):
         text = source[number - 1].rstrip()
         if number == 1 and not text:
-            continue  # the place of the magic's own line
+            continue  # the line of the magic
         mark = "---->" if number == frame.line else "     "
         lines.append(f"{mark} {number:>3} {text}".rstrip())
     return lines

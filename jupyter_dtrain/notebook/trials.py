@@ -1,4 +1,4 @@
-"""``%%distribute --vary``: from the line to trials, and from the best of them into the notebook."""
+"""``%%distribute --vary``: make trials of a line, and bring the results of the best one into the notebook."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialsCell:
-    """A cell that is to be tried.
+    """A cell to run as trials.
 
     Attributes
     ----------
     source, filename, tree : str, str, ast.Module
-        Plain Python, and what tracebacks call it.
+        Python source, its file name in tracebacks, and its syntax tree.
     cell, origin : str, CellOrigin
-        As it was typed, and where.
+        The cell as it was typed, and where it is.
     names : CellNames
-        What it needs of the notebook.
+        What it needs from the notebook.
     cells : mapping of str to str
-        File names of cells, and what the notebook calls them.
+        File names of cells → their display names.
     """
 
     source: str
@@ -56,14 +56,14 @@ class TrialsCell:
     cells: Mapping[str, str]
 
     def run(self, session: Session, options: RunOptions, namespace: dict[str, Any]) -> TrialScheduler:
-        """Try the cell with all values side by side, show how they do, and return what has become of the trials.
+        """Run the trials in parallel, show their progress, and return their scheduler.
 
-        The values of the best are in `namespace` then, what it has made is not yet.
+        The varied values of the best trial are then set in `namespace`; its results are not yet.
 
         Raises
         ------
         UsageError
-            A name is not one that the cell takes from the notebook, or its values cannot be made out.
+            The cell does not take a varied name from the notebook, or its values are invalid.
         CellError
             The cell has failed in every trial.
         """
@@ -94,7 +94,7 @@ class TrialsCell:
         return result
 
     def _check_set(self, name: str) -> None:
-        """Raise where the cell sets `name` itself before it reads it."""
+        """Raise a `UsageError` if the cell assigns `name` itself."""
         if name in self.names:
             return
         line = next((node.lineno for node in ast.walk(self.tree) if isinstance(node, ast.Name) and node.id == name), None)
@@ -102,7 +102,7 @@ class TrialsCell:
             raise UsageError(f"--vary {name}: line {line} of the cell sets {name!r} itself. Set it in a cell before this one.")
 
     def _packed(self, namespace: dict[str, Any], options: RunOptions) -> Bundle:
-        from ..capture.bundle import pack  # which imports torch
+        from ..capture.bundle import pack  # imports torch
 
         bundle = pack(self.names, namespace)
         used = {*self.names}.union(*(mentioned(ast.parse(text)) for text in sources_of(bundle.tracked).values()))
@@ -131,7 +131,7 @@ class TrialsCell:
         return work
 
     def _tell_failed(self, tried: Sequence[Tried], output: CellOutput) -> None:
-        """Say which trials have failed, and raise the error where all have."""
+        """Report the failed trials; raise their error if all have failed."""
         failed = [one for one in tried if one.failed]
         if failed and len(failed) == len(tried):
             raise self._error(failed)
@@ -158,7 +158,7 @@ class TrialsCell:
 
 
 def _searched(options: RunOptions, namespace: dict[str, Any], output: CellOutput) -> tuple[list[Trial], Pruning | None]:
-    """Return the trials of a search, and what stops poor ones of them."""
+    """Return the trials of a search, and the pruning of poor ones, if any."""
     search = options.search
     assert search is not None
     study = Study(search, options.vary, namespace, options.best)
@@ -168,7 +168,7 @@ def _searched(options: RunOptions, namespace: dict[str, Any], output: CellOutput
 
 
 def _of_pruned(result: TrialScheduler, pruning: Pruning | None, options: RunOptions) -> str:
-    """Return what is to be said of the trials that were stopped early, or why none was."""
+    """Return a sentence about trials that were pruned, or why none was."""
     if pruning is None or options.best is None:
         return ""
     count = sum(tried.pruned is not None for tried in result.tried)
@@ -179,7 +179,7 @@ def _of_pruned(result: TrialScheduler, pruning: Pruning | None, options: RunOpti
 
 
 def _closing_sentence(result: TrialScheduler, options: RunOptions) -> str:
-    """Return what the notebook has after the trials."""
+    """Return a sentence that says what the notebook holds after the trials."""
     if result.best is not None:
         steps = (
             result.best.result.first.steps if result.best.stopped and result.best.result is not None and result.best.result.first else None

@@ -1,4 +1,4 @@
-"""A cell's trials as a table: what varies, how far each is, and what it has come to. It stays in the notebook as it was at the end."""
+"""A cell's trials as a table: varied values, progress and results. Its final state stays in the notebook."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..trials.tried import Tried
 
 INTERVAL = 1.0
-"""Seconds between two pictures of the table."""
+"""Seconds between two updates of the table."""
 MAX_POINTS = 100
 SPARKS = 12
 BEST = "★"
@@ -30,12 +30,12 @@ class _Row(NamedTuple):
 
 
 class TrialsTable:
-    """The table of the trials of one cell.
+    """The table of one cell's trials.
 
     Parameters
     ----------
     metric : Metric, optional
-        What they are compared by.
+        The metric that compares them.
     """
 
     def __init__(self, metric: Metric | None) -> None:
@@ -44,12 +44,12 @@ class TrialsTable:
         self._due = 0.0
 
     def update(self, tried: Sequence[Tried], best: Tried | None) -> None:
-        """Show how the trials are doing, if it is time to."""
+        """Update the table if it is time to."""
         if time.monotonic() >= self._due:
             self.show(tried, best)
 
     def show(self, tried: Sequence[Tried], best: Tried | None, note: str = "") -> None:
-        """Show how the trials are doing, with a line below."""
+        """Show the table, with a line below."""
         self._due = time.monotonic() + INTERVAL
         head = ["", *(name for name, _ in tried[0].trial.texts), "", "step", LOSS, "", *self._metric_head(), "time"]
         rows = [_Row(self._cells(one, one is best), one is best) for one in tried]
