@@ -1,4 +1,4 @@
-"""The environment variables of a cluster's processes."""
+"""The environment variables and command lines of a cluster's processes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 import sys
 from collections.abc import Sequence
 
-# What a step frees stays with the process for the next one, as far as glibc is asked: by default it returns a block of 32 MB or more to the
-# system, which then clears every page of the next step's anew. Engines give it back when they are idle (`engine/memory.py`).
+# Keep freed memory in the process: by default, glibc returns blocks of 32 MB and more to the system, which clears every page again for the
+# next step. Engines return it when they are idle (`engine/memory.py`).
 MALLOC = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
-# Its heap in pages of 2 MB where the system has them on request: new memory then costs a fault for each of these, and not for every 4 kB.
+# Use 2 MB pages for the heap if the system has them on request: one page fault for each of these instead of for every 4 kB.
 LARGE_PAGES = "glibc.malloc.hugetlb"
 BLOBS = "JUPYTER_DTRAIN_BLOBS"
-# What belongs to the kernel's own process (Jupyter's parent watch, ipyparallel's settings for another cluster).
+# Prefixes of variables that belong to the kernel's process (Jupyter's parent watch, ipyparallel's settings for another cluster).
 NOT_PASSED_ON = ("JPY_", "IPP_")
-# What the system's loader, Python, PyTorch and NumPy read while they are loaded, by the beginnings of names: where one has changed,
-# engines cannot be forked from a process that was started before. Libraries that the notebook imports set some that change nothing.
+# Prefixes of variables that the loader, Python, PyTorch and NumPy read when they are loaded. If one has changed, engines cannot be forked
+# from an earlier process. Libraries that the notebook imports set some variables without effect.
 READ_ONCE = (
     *("LD_", "MALLOC_", "GLIBC_", "LC_", "LANG", "TZ", "PYTHON"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "VECLIB_", "NUMEXPR_", "DNNL_", "ONEDNN_"),
@@ -40,16 +40,16 @@ WHATEVER = ("TORCHINDUCTOR_CACHE_DIR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK
 
 
 def process_environment(folders: Folders, *, marker: str, connection_file: Path) -> dict[str, str]:
-    """Return the environment that controller and engines share: the kernel's own, with everything of IPython's in `folders`.
+    """Return the environment of controller and engines: the kernel's own, with all of IPython's files in `folders`.
 
     Parameters
     ----------
     folders : Folders
         The cluster's folders.
     marker : str
-        A name of the cluster that no other has.
+        A unique name of the cluster.
     connection_file : Path
-        Where the controller will put what engines need to connect.
+        Where the controller will write the connection information for engines.
     """
     environment = (
         MALLOC
@@ -62,28 +62,28 @@ def process_environment(folders: Folders, *, marker: str, connection_file: Path)
             "GLIBC_TUNABLES": _tunables(os.environ.get("GLIBC_TUNABLES", "")),
             "IPYTHONDIR": str(folders.profile),
             "IPP_PROFILE_DIR": str(folders.profile),
-            "PYTHONUNBUFFERED": "1",  # the log's last lines are what explains a death
+            "PYTHONUNBUFFERED": "1",  # the log's last lines explain a death
             "MASTER_ADDR": "127.0.0.1",
-            # A wait that goes on in slices is no news: c10d prints two lines for each slice.
+            # c10d prints two lines for each slice of a wait.
             "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),
-            # A set of texts has the same order on all engines: a vocabulary made in the cell numbers words alike.
+            # Sets of strings then have the same order on all engines: a vocabulary made in the cell numbers words alike.
             "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "random").replace("random", "0"),
         }
     )
     if interface := loopback_interface():
-        # Between engines too: gloo and NCCL look up the host's name otherwise, and listen on what it resolves to.
+        # Otherwise gloo and NCCL resolve the host's name, and listen on that address.
         for library in ("GLOO", "NCCL", "TP"):
             environment[f"{library}_SOCKET_IFNAME"] = interface
     return environment
 
 
 def _tunables(given: str) -> str:
-    """Return what is asked of glibc: what the user has, and large pages, if nothing is said of those."""
+    """Return glibc's tunables: the user's, with large pages unless these set them."""
     return given if LARGE_PAGES in given else ":".join(filter(None, [given, f"{LARGE_PAGES}=1"]))
 
 
 def own_environment() -> dict[str, str]:
-    """Return this process's environment, for another that is to find this package: also on a path that this process alone has."""
+    """Return this process's environment for another process, with this package importable."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(NOT_PASSED_ON)}
     root = str(Path(__file__).parents[2])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()):
@@ -92,23 +92,23 @@ def own_environment() -> dict[str, str]:
 
 
 def loopback_interface() -> str | None:
-    """Return the name of the interface that has 127.0.0.1."""
+    """Return the name of the interface with address 127.0.0.1."""
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.family == socket.AF_INET and address.address == "127.0.0.1" for address in addresses):
             return name
     return None
 
 
-# The processes of a cluster: what they are called and how they are started.
+# Names and command lines of a cluster's processes.
 
 CONTROLLER = "controller"
 TEMPLATE = "template"
 CONTROLLER_ARGUMENTS = (
-    "--IPController.location=127.0.0.1",  # or every client would ask DNS for this host's name
-    "--IPController.use_threads=True",  # one process and not seven; the relays are C threads either way
-    "--IPController.db_class=NoDB",  # or the controller would keep every task and result in memory
+    "--IPController.location=127.0.0.1",  # otherwise every client would ask DNS for this host's name
+    "--IPController.use_threads=True",  # one process instead of seven; the relays are C threads either way
+    "--IPController.db_class=NoDB",  # otherwise the controller would keep every task and result in memory
     "--HeartMonitor.period=150",  # milliseconds; an engine is registered at its first heartbeat
-    "--HeartMonitor.max_heartmonitor_misses=400",  # a minute: deaths are noticed by the guard, and a busy host is no death
+    "--HeartMonitor.max_heartmonitor_misses=400",  # a minute: the guard notices deaths, and a busy host is not dead
 )
 ENGINE_ARGUMENTS = (
     "--IPEngine.enable_nanny=False",
@@ -119,7 +119,7 @@ ENGINE_ARGUMENTS = (
 
 def controller_command(sockets: Path) -> list[str]:
     """Return the command line of the controller, whose sockets' paths begin with `sockets`."""
-    # What is an address and a port with TCP is the beginning and the end of a socket's path.
+    # For ipc, address and port are the two parts of a socket's path.
     where = ("--IPController.transport=ipc", f"--IPController.ip={sockets}")
     return [*controller_module(), *where, *CONTROLLER_ARGUMENTS]
 
@@ -130,20 +130,20 @@ def controller_module() -> list[str]:
 
 
 def template_command(modules: Sequence[str]) -> list[str]:
-    """Return the command line of the process that engines are forked from, with `modules` imported."""
+    """Return the command line of the template, which imports `modules`."""
     return [sys.executable, "-m", f"{__package__}.forkserver", *modules]
 
 
 def engine_command(engine_id: int) -> list[str]:
-    """Return the command line of an engine that asks for this id."""
+    """Return the command line of an engine that requests this id."""
     return [sys.executable, "-m", f"{__package__}.engine_app", f"--IPEngine.id={engine_id}", *ENGINE_ARGUMENTS]
 
 
 def engine_name(engine_id: int) -> str:
-    """Return what the process of an engine is called."""
+    """Return the name of an engine's process."""
     return f"engine-{engine_id}"
 
 
 def id_of(name: str) -> int:
-    """Return the id of the engine whose process is called `name`."""
+    """Return the id of the engine whose process has this name."""
     return int(name.removeprefix("engine-"))

@@ -1,4 +1,4 @@
-"""How the processes of a cluster are started, all of them by its guard, and which engine stands for which rank."""
+"""Start the processes of a cluster below its guard, and keep which engine is which rank."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Member:
     Attributes
     ----------
     plan : DevicePlan
-        What it computes on, as which rank.
+        Its rank and device.
     engine_id : int
-        ipyparallel's.
+        Its id in ipyparallel.
     warming : ipyparallel.AsyncResult, optional
-        Of its import of torch, once it has been asked for that.
+        The task in which it imports torch, once it was submitted.
     has_place : bool
-        Whether it is its rank: false while it takes the place of an engine that was lost.
+        Whether it has become its rank: false while it replaces a lost engine.
     """
 
     plan: DevicePlan
@@ -40,7 +40,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """What its process is called."""
+        """Name of its process."""
         return engine_name(self.engine_id)
 
     @property
@@ -49,32 +49,32 @@ class Member:
         return self.warming is not None and self.warming.ready()
 
     def info(self, pids: Mapping[str, int]) -> EngineInfo:
-        """Return what is told of it; as long as `pids` does not have it, its process is 0."""
+        """Return its public description; its pid is 0 while `pids` does not have it."""
         plan = self.plan
         pid = pids.get(self.name, 0)
         return EngineInfo(rank=plan.rank, host=socket.gethostname(), pid=pid, device=plan.device, device_name=plan.name)
 
 
 class ProcessLauncher:
-    """Starts the controller and engines of one cluster. Waits for none of them.
+    """Start the controller and engines of one cluster, without waiting for them.
 
     Parameters
     ----------
     processes : Processes
     folders : Folders
     modules : sequence of str
-        What engines will import.
+        Modules that engines will import.
     environment : mapping of str to str, optional
-        Of the processes; by default this process's own, with what they need to find each other.
+        Environment of the processes; by default this process's own, with what they need to find each other.
 
     Attributes
     ----------
     environment : mapping of str to str
-        Of the processes.
+        Environment of the processes.
     marker : str
-        A name of the cluster that no other has.
+        A unique name of the cluster.
     connection_files : tuple of Path
-        What the controller writes for clients, and for engines.
+        The controller's connection files for clients and for engines.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ProcessLauncher:
     ) -> None:
         self._processes, self._folders, self._modules = processes, folders, modules
         self.marker = uuid.uuid4().hex
-        self._next_id = 0  # of the next engine: the first ones' are their ranks
+        self._next_id = 0  # of the next engine: the first ids are the ranks
         self._num_controllers = 0
         security = folders.profile / "security"
         self.connection_files = (security / "ipcontroller-client.json", security / "ipcontroller-engine.json")
@@ -94,8 +94,8 @@ class ProcessLauncher:
         return self.start_controller(plans)
 
     def start_template(self, plans: Sequence[DevicePlan]) -> None:
-        """Start what engines are forked from, where they can be."""
-        # Elsewhere a fork of a process with torch in it is not safe, and for GPUs it takes more care than has been tried.
+        """Start the template, if engines can be forked."""
+        # On other systems a fork with torch loaded is unsafe; forking for GPUs has not been tried.
         if sys.platform == "linux" and all(plan.kind == "cpu" for plan in plans):
             self._processes.start(
                 TEMPLATE,
@@ -107,13 +107,13 @@ class ProcessLauncher:
             )
 
     def start_controller(self, plans: Sequence[DevicePlan]) -> list[Member]:
-        """Start a controller, in the place of one that has ended, and an engine for each plan."""
+        """Start a controller, perhaps in place of an ended one, and an engine for each plan."""
         for file in self.connection_files:
-            file.unlink(missing_ok=True)  # which would lead the new engines to the old one
-        # Sockets of its own: what has not heard of the old one's end is not to take the new one for it.
+            file.unlink(missing_ok=True)  # otherwise new engines would connect to the old one
+        # New sockets: clients that have not noticed the old controller's end must not reach the new one.
         self._num_controllers += 1
         command = self._controller_command()
-        # The controller's folder is its own, so that a file beside the notebook named like a module is not imported.
+        # In a private folder: in the notebook's, a file named like a module would be imported.
         folder, log = self._folders.private, self._folders.log_of(CONTROLLER)
         self._processes.start(CONTROLLER, command, env=self.environment, cwd=folder, log=log)
         return [self.start_engine(plan) for plan in plans]
@@ -127,7 +127,7 @@ class ProcessLauncher:
         return engine_id
 
     def start_engine(self, plan: DevicePlan, engine_id: int | None = None) -> Member:
-        """Start one more engine, with the next id where none is given."""
+        """Start one more engine, by default with the next id."""
         member = Member(plan=plan, engine_id=self._new_id(engine_id))
         self._processes.start(
             member.name,

@@ -1,4 +1,4 @@
-"""Launchers by name: this package's own, and those of others through entry points, as ipyparallel finds its launchers."""
+"""Launchers by name: this package's own, and those of other packages through entry points, like ipyparallel's."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .guarded_processes import GuardedProcesses
 from .local import LocalCluster
 
 GROUP = "jupyter_dtrain.launchers"
-"""The group of entry points: each names a class that is a `Launcher`."""
+"""The group of entry points; each names a subclass of `Launcher`."""
 SSH = "ssh"
-"""That of hosts by name."""
+"""Name of the SSH launcher."""
 _OF_HOSTS = {
     SSH: ("ssh_launcher", "SshLauncher"),
     "slurm": ("slurm_launcher", "SlurmLauncher"),
@@ -33,14 +33,14 @@ _OF_HOSTS = {
     "connect": ("connect_launcher", "ConnectLauncher"),
 }
 LOCAL = "local"
-"""Found without a look at what is installed, which takes longer than any cluster needs to be asked for."""
+"""Name of the local launcher, which is found without searching installed packages, as that is slow."""
 
 
 class LocalLauncher(Launcher):
-    """Starts clusters on this machine. One that is to start the same processes in another way overrides :meth:`processes`."""
+    """Start clusters on this machine. Subclasses can override :meth:`processes` to start the same processes in another way."""
 
     def plan(self, options: ClusterOptions) -> list[DevicePlan]:
-        """Return what each rank would compute on."""
+        """Return the device of each rank."""
         return plan_devices(options)
 
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
@@ -48,12 +48,12 @@ class LocalLauncher(Launcher):
         return LocalCluster.start(options, on_progress=on_progress, processes=self.processes)
 
     def processes(self, folders: Sequence[Path], on_exit: Callable[[str, int], None]) -> Processes:
-        """Return what starts and watches the processes of one cluster: see `GuardedProcesses`."""
+        """Return the object that starts and watches the processes of one cluster: see `GuardedProcesses`."""
         return GuardedProcesses(folders, on_exit=on_exit)
 
 
 def find_launcher(name: str | None) -> Launcher:
-    """Return a launcher by its name, ``None``: the local one; a `UsageError` says which there are, or why it cannot be used."""
+    """Return a launcher by name, the local one for ``None``; raise a `UsageError` if it does not exist or cannot be used."""
     if name is None or name.lower() == LOCAL:
         return LocalLauncher()
     if name.lower() in _OF_HOSTS:

@@ -1,9 +1,8 @@
-"""A cluster of local engines: started in about two seconds, stopped with nothing left behind.
+"""A cluster of local engines, which starts in about two seconds and leaves nothing behind.
 
-ipyparallel's own ``Cluster`` takes seven: it pauses between controller and engines, and an engine counts as
-registered only after the controller's next heartbeat, three seconds apart by default. Here controller and engines start
-side by side with one environment per rank, and the guard (``guard.py``) is their parent, so a killed kernel
-leaves no orphan. The client is ipyparallel's; everything that talks to engines uses its API.
+ipyparallel's own ``Cluster`` takes seven seconds: it pauses between controller and engines, and registers engines with the controller's
+next heartbeat, three seconds apart by default. Here controller and engines start in parallel, with one environment per rank. The guard
+(``guard.py``) is their parent, so a killed kernel leaves no orphans. The client is ipyparallel's.
 """
 
 from __future__ import annotations
@@ -38,20 +37,19 @@ if TYPE_CHECKING:
 
 
 class LocalCluster(RankedEngines):
-    """A controller and its engines on this machine, connected by Unix sockets. Made by `start`.
+    """A controller and its engines on this machine, connected by Unix sockets. Created by `start`.
 
     Attributes
     ----------
     private_dir, blob_dir : Path
-        The cluster's folders (mode 0700), removed when it stops. `blob_dir` is for large buffers: in shared
-        memory where there is enough of it.
+        The cluster's folders (mode 0700), removed when it stops. `blob_dir` is for large buffers: in shared memory if there is enough.
     """
 
     def __init__(self, processes: MakeProcesses) -> None:
         self._kernel = os.getpid()
         self._stopped = False
         self._stop_lock = threading.Lock()
-        self._is_renewed = False  # just now: it can be reached when all of it can
+        self._is_renewed = False  # while it is being renewed, it counts as unreachable
         super().__init__(processes)
         self._dask = DaskWorkers(self._processes, self._folders, self._launcher.environment)
         atexit.register(self.stop)
@@ -69,14 +67,14 @@ class LocalCluster(RankedEngines):
         Parameters
         ----------
         options : ClusterOptions
-            How many engines, on what, and how long to wait for them.
+            Number of engines, their devices, and how long to wait for them.
         on_progress : callable, optional
-            Gets a short sentence about what is going on, at least each second.
+            Takes a short progress message, at least each second.
 
         Raises
         ------
         UsageError
-            The machine does not have the devices that `options` asks for.
+            The machine does not have the devices that `options` ask for.
         ClusterError
             The engines did not come up; nothing is left running.
         """
@@ -91,16 +89,16 @@ class LocalCluster(RankedEngines):
                 cluster._start(plans, cluster._arrival(on_progress, timedelta(seconds=deadline - time.monotonic())))
                 return cluster
             except Disturbed:
-                # Somebody has killed a process, or the system has.
+                # A process was killed by the user or the system.
                 cluster.stop()
                 if attempt == 2:
                     raise
-            except BaseException:  # an interrupt as well: nothing half-started stays
+            except BaseException:  # also after an interrupt
                 cluster.stop()
                 raise
         raise AssertionError("both attempts return or raise")
 
-    # -- what there is ----------------------------------------------------------------------------------------------
+    # -- contents ------------------------------------------------------------------------------------------------------
 
     @property
     def private_dir(self) -> Path:
@@ -113,40 +111,40 @@ class LocalCluster(RankedEngines):
         return self._folders.blobs
 
     def rendezvous_endpoint(self) -> Endpoint:
-        """Return a file by which the ranks of one generation meet."""
-        for left in self._folders.rendezvous.glob("*"):  # by ranks that were killed; others have removed theirs
+        """Return a new file as rendezvous of one generation."""
+        for left in self._folders.rendezvous.glob("*"):  # files of killed ranks; other ranks remove theirs
             left.unlink(missing_ok=True)
         return FileEndpoint(self._folders.rendezvous / uuid.uuid4().hex)
 
     @property
     def controller_alive(self) -> bool:
-        """Whether engines can be reached at all."""
+        """Whether the controller is running, so that engines can be reached."""
         is_there = not self._stopped and self._processes.guard_alive and CONTROLLER not in self._processes.statuses
         return is_there and not self._is_renewed
 
     @property
     def unreachable(self) -> str:
-        """Why engines cannot be reached at all; empty where they can be."""
+        """Why engines cannot be reached; empty if they can."""
         who = "the controller of the engines" if self._processes.guard_alive else "the process that watches over the engines"
         return "" if self.controller_alive else f"{who} has ended"
 
     @property
     def has_folders(self) -> bool:
-        """Whether its folders are there: systems clean their places for temporary files and shared memory at times."""
+        """Whether the folders exist: systems sometimes clean up temporary files and shared memory."""
         return self._folders.are_there
 
-    # -- what can be done -------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     def renew(self, *, limit: timedelta, on_progress: Progress | None = None) -> bool:
-        """Start another controller, and engines that find what the old ones have left; not where the guard is gone as well.
+        """Start a new controller and engines that find the files of the old ones; return False if the guard is gone as well.
 
-        PyTorch is imported already where they are forked from, which a new cluster would wait for.
+        This is faster than a new cluster, as the template has imported PyTorch already.
         """
         if self._stopped or not self._processes.guard_alive:
             return False
         self._is_renewed = True
         arrival = self._arrival(on_progress, limit)
-        # The one in reserve as well: none can be told anything any more, and they would compute beside the new ones.
+        # The spare as well: old engines cannot be reached any more, and would compute beside the new ones.
         arrival.of_ends([name for name in self._processes.pids if name.startswith("engine-")])
         if self.client is not None:
             self.client.close(linger=0)
@@ -160,13 +158,13 @@ class LocalCluster(RankedEngines):
         return True
 
     def start_dask(self, number: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:
-        """Start workers of Dask beside the engines, and let them compute the notebook's collections."""
+        """Start Dask workers beside the engines, and make the notebook's collections compute on them."""
         self._dask.start(number, limit=limit, on_progress=on_progress)
 
     def stop(self) -> None:
-        """End every process of the cluster and remove its folders. Calling it again does nothing."""
+        """End every process of the cluster and remove its folders. Idempotent."""
         if os.getpid() != self._kernel:
-            return  # a fork of the kernel that leaves: the cluster is not its own
+            return  # a fork of the kernel exits: the cluster is not its own
         with self._stop_lock:
             if self._stopped:
                 return
@@ -177,9 +175,9 @@ class LocalCluster(RankedEngines):
         if self.client is not None:
             with contextlib.suppress(Exception):
                 self.client.close(linger=0)
-        self._folders.remove()  # done by the guard, unless someone killed it
+        self._folders.remove()  # the guard does this, unless it was killed
 
-    # -- how it starts ----------------------------------------------------------------------------------------------
+    # -- start ---------------------------------------------------------------------------------------------------------
 
     def _start(self, plans: Sequence[DevicePlan], arrival: Arrival) -> None:
         arrival.tell(f"starting {len(plans)} engine{'s' if len(plans) > 1 else ''}")
@@ -188,7 +186,7 @@ class LocalCluster(RankedEngines):
         arrival.tell(f"{len(plans)} of {len(plans)} engines up")
 
     def _connect(self, arrival: Arrival) -> None:
-        """Wait until the engines can be reached, and let them import torch."""
+        """Wait until the engines can be reached, and make them import torch."""
         import ipyparallel  # while the processes import it too
 
         connection = arrival.of_file(self._launcher.connection_files[0])
@@ -201,10 +199,10 @@ class LocalCluster(RankedEngines):
         for member in self._members:
             self._warm_up(member)
 
-    # -- what happens meanwhile -------------------------------------------------------------------------------------
+    # -- events --------------------------------------------------------------------------------------------------------
 
     def _on_exit(self, name: str, _status: int) -> None:
-        """Tell the controller that an engine is gone (as its nanny would), so that whoever waits for it gets an error."""
+        """Report an engine's death to the controller (as its nanny would), so that waiting calls fail."""
         if not self.controller_alive or self.client is None or not name.startswith("engine-"):
             return
         with contextlib.suppress(Exception):

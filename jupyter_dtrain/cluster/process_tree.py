@@ -1,4 +1,4 @@
-"""The processes below one, and what ends with whom. Imported by the guard, so of the standard library alone."""
+"""The process tree below a process, and prctl. Imported by the guard, so it uses the standard library only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def prctl() -> Callable[[int, int], None]:
-    """Return Linux's prctl, and elsewhere a function that does nothing."""
+    """Return Linux's prctl, and on other systems a function that does nothing."""
     if sys.platform != "linux":
         return lambda _option, _value: None
     import ctypes
@@ -23,17 +23,17 @@ def prctl() -> Callable[[int, int], None]:
 
 
 def parents() -> dict[int, int]:
-    """Return every running process's parent by pid."""
+    """Return the parent pid of every running process, by pid."""
     found = {}
     if os.path.isdir("/proc/self"):  # noqa: PTH112 - pathlib takes longer to import than the rest of this file
         for entry in os.listdir("/proc"):  # noqa: PTH208
             if entry.isdigit():
                 try:
                     with open(f"/proc/{entry}/stat") as file:  # noqa: PTH123
-                        # The command's name stands in parentheses and may hold anything, blanks and parentheses too.
+                        # The command name is in parentheses and may contain blanks and parentheses.
                         found[int(entry)] = int(file.read().rpartition(")")[2].split()[1])
                 except OSError:
-                    pass  # gone since
+                    pass  # it has ended meanwhile
     else:
         with os.popen("ps -axo pid=,ppid=") as lines:
             for line in lines:
@@ -57,13 +57,13 @@ def descendants(root: int) -> list[int]:
 
 
 def end_all_below(reap: Callable[[], object], deadline: float) -> None:
-    """Kill whatever is below this process, until nothing is; `reap` collects those of its children that have ended."""
-    # Again and again: a killed process's children come to light as this one's own, and a new one may have been born.
+    """Kill all processes below this one until there are none; `reap` collects its ended children."""
+    # Repeatedly: children of a killed process become this one's, and new processes may have been forked.
     while (below := descendants(os.getpid())) and time.monotonic() < deadline:
         for pid in below:
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
-                pass  # gone, or another user's by now
+                pass  # it is gone, or its pid belongs to another user now
         reap()
         time.sleep(0.005)

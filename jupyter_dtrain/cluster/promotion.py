@@ -1,14 +1,14 @@
-"""The process that engines are forked from outlives its guard and becomes the next one: nobody imports torch again.
+"""The template outlives its guard and becomes the next one, so that torch is not imported again.
 
-Once it has imported all, it does not die with the guard any more. It then watches the kernel by itself, through the guard's pidfd, and dies
-with it. When the guard is gone, the kernel may send it, over a socket pair that both have from the beginning, what another guard would be
-started with: then it forks itself, and is the guard of the fork, which forks engines from now on and is the next to become a guard. The
-copies share their memory. A socket pair has no name: only who was given an end of it can use it.
+Once its imports are done, it no longer dies with the guard, but watches the kernel through a pidfd and dies with that. When the guard is
+gone, the kernel may send it, over a socket pair, the arguments of another guard. It then forks itself and becomes the guard of the
+fork, which forks engines from now on and is the next to become a guard. Parent and fork share memory. A socket pair has no name, so
+only processes that were given an end can use it.
 
-``successor.py`` is the kernel's side. It sends one message, in JSON, with four file descriptors: the guard's input, output and log, and the
-next process's end of a line. ``{"kernel", "folders", "argv", "env", "read_once", "whatever"}``: `argv` and `env` are what this process was
-started with. The new cluster may have another environment, but not of variables that are read once: beginnings of their names, and those
-that do not matter all the same.
+``successor.py`` is the kernel's side. It sends one JSON message with four file descriptors: the guard's input, output and log, and the
+next template's end of a socket pair. ``{"kernel", "folders", "argv", "env", "read_once", "whatever"}``: `argv` and `env` are those of
+this process. The new cluster may have another environment, except for variables that are read once: `read_once` has prefixes of their
+names, and `whatever` names exceptions.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .process_tree import PR_SET_PDEATHSIG, prctl
 from .template_line import KERNEL, LINE, REPLIES, Template, environment_changes
 
 LIMIT = 30.0
-"""Seconds that the kernel may take to send for another guard: in a run it does at once, and without one nobody needs this process."""
+"""Seconds to wait for the kernel's message. During a run it comes at once; without a run nobody needs this process."""
 MESSAGE_SIZE = 1 << 20  # bytes
 READY = "ready"
-"""What a guard says when it can be asked for processes."""
+"""Event that a promoted guard sends when it accepts requests."""
 
 
 def receive(line: socket.socket, size: int, num_files: int, flags: int = 0) -> tuple[bytes, list[int]]:
-    """Return a message and the file descriptors with it; nothing where the line has ended. Python's own drops `flags` before 3.12."""
+    """Return a message and its file descriptors, both empty at the end. Python's own function ignores `flags` before 3.12."""
     found = array.array("i")
     message, ancillary, _, _ = line.recvmsg(size, socket.CMSG_LEN(num_files * found.itemsize), flags | socket.MSG_CMSG_CLOEXEC)
     for _level, _kind, data in ancillary:
@@ -44,7 +44,7 @@ def receive(line: socket.socket, size: int, num_files: int, flags: int = 0) -> t
 
 
 def may_outlive_guard() -> bool:
-    """Return whether this process has what it takes."""
+    """Return whether this process has the descriptors to outlive its guard."""
     try:
         os.fstat(KERNEL), os.fstat(LINE)
     except OSError:
@@ -53,23 +53,23 @@ def may_outlive_guard() -> bool:
 
 
 def outlive_guard() -> None:
-    """Do not die with the guard any more, and tell the kernel who is there."""
+    """Stop dying with the guard, and send this process's pid and pidfd to the kernel."""
     for place in (KERNEL, LINE):
         os.set_inheritable(place, False)
     prctl()(PR_SET_PDEATHSIG, 0)
     own = os.pidfd_open(os.getpid())
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(LINE)) as line:  # nobody is there: which is seen soon enough
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(LINE)) as line:  # if nobody is there, this is noticed soon
         socket.send_fds(line, [str(os.getpid()).encode()], [own])
     os.close(own)
 
 
 def read_requests(size: int) -> bytes:
-    """Return what comes from the guard; nothing where it or the kernel is gone."""
+    """Return input from the guard; empty if the guard or the kernel is gone."""
     return b"" if KERNEL in select.select([0, KERNEL], [], [])[0] else os.read(0, size)
 
 
 def become_guard() -> int | None:
-    """Wait for the kernel's word, the guard being gone. Return the new guard's pid in a fork, ``None`` where there is to be none."""
+    """Wait for the kernel's message after the guard's death. Return the new guard's pid in a fork, ``None`` if none is needed."""
     ready = select.select([KERNEL, LINE], [], [], LIMIT)[0]
     if KERNEL in ready or LINE not in ready:
         return None
@@ -77,7 +77,7 @@ def become_guard() -> int | None:
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(LINE)) as line:
         message, ends = receive(line, MESSAGE_SIZE, 4)
     if len(ends) < 4:
-        return None  # the line has ended: the cluster was stopped
+        return None  # the connection has ended: the cluster was stopped
     return _promoted(json.loads(message), *ends)
 
 
@@ -116,9 +116,9 @@ class PromotedGuard(Guard):
     Parameters
     ----------
     message : dict
-        The kernel's.
+        The kernel's message.
     template : Template
-        The line to the fork, which runs in the environment of the cluster before.
+        The connection to the fork, which has the former cluster's environment.
     """
 
     def __init__(self, message: dict[str, Any], template: Template) -> None:
@@ -128,30 +128,30 @@ class PromotedGuard(Guard):
         self._unused = True
 
     def run(self) -> None:
-        """Serve as any guard does."""
+        """Serve like any guard."""
         self.report(event=READY)
         super().run()
 
     def start(self, *, name: str, argv: list[str], env: dict[str, str], cwd: str, log: str, how: str) -> None:
-        """Start one process. The first template is the fork, if another one would come to the same."""
+        """Start one process. The first template is the fork, if a new one would be equivalent."""
         if how == "template" and self._unused:
             self._unused = False
             if argv == self._argv and self._read_once(env) == self._read_once(self._fork.env):
                 self._serve_with_fork(name, env, log)
                 return
-            if self._fork.pid not in self.strays:  # unreaped, so the pid is still its own
+            if self._fork.pid not in self.strays:  # not reaped yet, so its pid was not reused
                 os.kill(self._fork.pid, signal.SIGKILL)
             self._fork.end()
         super().start(name=name, argv=argv, env=env, cwd=cwd, log=log, how=how)
 
     def _serve_with_fork(self, name: str, env: dict[str, str], log: str) -> None:
         line = json.dumps({**environment_changes(self._fork.env, env), "log": log})
-        with contextlib.suppress(OSError):  # it has just ended, which will be seen
+        with contextlib.suppress(OSError):  # it has just ended, which will be noticed
             os.write(self._fork.requests, line.encode() + b"\n")
         self._fork.env, self.template = env, self._fork
         self.needed.add(self._fork.pid)
         self.known(name, self._fork.pid)
 
     def _read_once(self, env: dict[str, str]) -> dict[str, str]:
-        """Return the variables that are read while the template imports: in a fork it is too late for another value."""
+        """Return the variables that are read while the template imports, so that a fork cannot change them."""
         return {name: value for name, value in env.items() if name.startswith(self._prefixes) and name not in self._whatever}

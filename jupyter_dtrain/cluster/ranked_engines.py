@@ -1,4 +1,4 @@
-"""The engines of a cluster by their ranks: what is known of the process of each, and which engine takes the place of another."""
+"""The engines of a cluster by rank: the process of each, and replacement of one engine by another."""
 
 from __future__ import annotations
 
@@ -26,13 +26,12 @@ WARM_MODULES = ("torch", "torch.distributed", "torch.utils.data", "cloudpickle",
 
 
 class RankedEngines(Cluster):
-    """The engines of a cluster, in rank order, with one in reserve.
+    """The engines of a cluster in rank order, with at most one spare.
 
     Parameters
     ----------
     processes : callable
-        Makes what its processes are started by, given the folders to remove at the end and what to call with the name and the status of
-        each that has ended.
+        Makes the `Processes`, from folders to remove at the end and a callback for the name and exit status of each ended process.
 
     Attributes
     ----------
@@ -43,7 +42,7 @@ class RankedEngines(Cluster):
     def __init__(self, processes: MakeProcesses) -> None:
         self._members: list[Member] = []  # in rank order
         self.client = None
-        self._let_go: list[DevicePlan] = []  # what is nobody's since its engine was lost
+        self._let_go: list[DevicePlan] = []  # plans of dropped ranks
         self._folders = folder_files.Folders()
         try:
             self._processes = processes(self._folders.all, self._on_exit)
@@ -55,7 +54,7 @@ class RankedEngines(Cluster):
 
     @abstractmethod
     def _on_exit(self, name: str, status: int) -> None:
-        """Hear that a process has ended."""
+        """Handle the end of a process."""
 
     def _no_spare(self) -> Spare:
         return self._spare_of(lambda: self._launcher.start_engine(self.device_plans[0]))
@@ -71,12 +70,12 @@ class RankedEngines(Cluster):
 
     @property
     def device_plans(self) -> list[DevicePlan]:
-        """What each rank computes on."""
+        """The device of each rank."""
         return [member.plan for member in self._members]
 
     @property
     def engine_ids(self) -> list[int]:
-        """The ids that ipyparallel knows the engines by, in rank order."""
+        """Ids of the engines in ipyparallel, in rank order."""
         return [member.engine_id for member in self._members]
 
     @property
@@ -95,7 +94,7 @@ class RankedEngines(Cluster):
         return all(member.warm for member in self._members)
 
     def has_ended(self, rank: int) -> bool:
-        """Return whether the process of the engine of `rank` has ended, whether it could be reached or not."""
+        """Return whether the process of the engine of `rank` has ended, independent of the controller."""
         return not self._processes.guard_alive or self._members[rank].name in self._processes.statuses
 
     def pids(self) -> dict[str, int]:
@@ -103,39 +102,39 @@ class RankedEngines(Cluster):
         return {"guard": self._processes.guard_pid, **self._processes.pids}
 
     def exit_status(self, rank: int | None) -> int | None:
-        """Return with what status the engine of `rank` (``None``: the controller) has ended, as far as is known; negative: the signal."""
+        """Return the exit status of the engine of `rank` (``None``: of the controller) if known; negative: the signal."""
         return self._processes.statuses.get(CONTROLLER if rank is None else self._members[rank].name)
 
     def last_words(self, rank: int) -> str:
-        """Return what the engine of `rank` wrote last, less what engines write as a matter of routine."""
+        """Return the last output of the engine of `rank`, without routine log lines."""
         return self._folders.log_tail(self._members[rank].name, last_words)
 
     def cpu_time(self, rank: int) -> float | None:
-        """Return the seconds that the engine of `rank` has computed, ``None`` if it is gone."""
+        """Return the CPU seconds of the engine of `rank`, ``None`` if it is gone."""
         return self._processes.cpu_time(self._members[rank].name)
 
     def is_stopped(self, rank: int) -> bool:
-        """Return whether the process of the engine of `rank` is stopped, as by a SIGSTOP."""
+        """Return whether the process of the engine of `rank` is stopped (SIGSTOP)."""
         return self._processes.is_stopped(self._members[rank].name)
 
     def wait_warm(self, limit: timedelta) -> bool:
-        """Wait until the engines have imported torch, at most `limit`, or one is dead or stopped; return whether all have."""
+        """Wait at most `limit` until all engines have imported torch, or one is dead or stopped; return whether all have."""
         deadline = time.monotonic() + limit.total_seconds()
         while not self.warm and self.alive and not any(map(self.is_stopped, range(len(self._members)))) and time.monotonic() < deadline:
             time.sleep(STEP.total_seconds())
         return self.warm
 
     def end_stopped_guard(self) -> None:
-        """Let a guard that is stopped have ended; it looks after the others itself."""
+        """Kill a guard that stays stopped; the guard itself does this for other processes."""
         self._processes.end_stopped_guard()
 
     def send_signal(self, number: int, ranks: Sequence[int] | None = None) -> None:
-        """Send a signal to the engines of `ranks` (all by default): works for one that answers no messages any more."""
+        """Send a signal to the engines of `ranks` (all by default), also to an engine that no longer answers messages."""
         for rank in range(len(self._members)) if ranks is None else ranks:
             self._processes.signal(self._members[rank].name, number)
 
     def replace(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
-        """Put other engines in the place of those of `ranks`, which have ended, and wait until they have imported torch.
+        """Replace the ended engines of `ranks`, and wait until the new ones have imported torch.
 
         Raises
         ------
@@ -152,7 +151,7 @@ class RankedEngines(Cluster):
             others.append(member)
         try:
             arrival.of_engines(self.engine_ids)
-        except ClusterError:  # a run may go on with those that have come up
+        except ClusterError:  # an elastic run may continue with those that have come up
             for member in others:
                 if member.engine_id in self.client.ids:
                     self._settle(member)
@@ -163,23 +162,23 @@ class RankedEngines(Cluster):
         )
 
     def restart(self, ranks: Sequence[int], *, limit: timedelta, on_progress: Progress | None = None) -> None:
-        """End the engines of `ranks` and put others in their place; a `ClusterError` where these do not come up."""
+        """Kill and replace the engines of `ranks`; raise a `ClusterError` if the new ones do not come up."""
         deadline = time.monotonic() + limit.total_seconds()
         self.send_signal(signal.SIGKILL, ranks)
         while left := set(ranks).difference(self.dead_ranks()):
-            self._processes.end_stopped_guard()  # which would pass on no signal
+            self._processes.end_stopped_guard()  # a stopped guard would not forward signals
             if time.monotonic() > deadline:
                 raise ClusterError(f"The engine of rank {min(left)} cannot be ended.{NEXT_STEP}")
             self._processes.wait_change(STEP)
         self.replace(ranks, limit=limit, on_progress=on_progress)
 
     def prepare_spare(self) -> bool:
-        """See to it that an engine is in reserve; return whether it is ready. Does not wait; to be called again and again."""
+        """Start a spare engine if there is none; return whether it is ready. Does not block; called repeatedly."""
         self._spare.prepare()
         return self._spare.ready
 
     def drop(self, ranks: Sequence[int]) -> None:
-        """Do without the engines of `ranks`, for which no other has come up; those behind them move up."""
+        """Remove the engines of `ranks`, which could not be replaced; higher ranks move up."""
         self.send_signal(signal.SIGKILL, ranks)  # one may only be slow
         self._let_go += [self._members[rank].plan for rank in ranks]
         self._members = [member for rank, member in enumerate(self._members) if rank not in ranks]
@@ -187,11 +186,11 @@ class RankedEngines(Cluster):
             member.plan = replace(member.plan, rank=rank)
 
     def inherit(self, old: Self) -> None:
-        """Take the place of `old`: what it has let go can be taken back here."""
+        """Take the place of `old`, including dropped ranks that can be taken back."""
         self._let_go = old._let_go
 
     def take_back(self) -> int:
-        """Let the engine in reserve be one more rank, the last one; return how many there are that live."""
+        """Turn the spare engine into one more rank at the end; return how many were added."""
         member = self._spare.acquire(self._let_go[-1]) if self._let_go else None
         if member is None:
             return 0
@@ -200,19 +199,19 @@ class RankedEngines(Cluster):
         return 1
 
     def _add(self, member: Member) -> int:
-        """Let an engine be the last rank, and return which that is."""
+        """Make an engine the last rank; return that rank."""
         member.plan = replace(member.plan, rank=len(self._members))
         self._members.append(member)
         self._take_place(member)
         return member.plan.rank
 
     def missing_ranks(self) -> list[int]:
-        """Return the ranks whose engine has ended, has not come up, or was to take a place and has not."""
+        """Return the ranks without an engine: it has ended, has not come up, or was not replaced."""
         dead, there = self.dead_ranks(), () if self.client is None else self.client.ids
         return [rank for rank, one in enumerate(self._members) if rank in dead or one.engine_id not in there or not one.has_place]
 
     def _arrival(self, tell: Progress | None, limit: timedelta) -> Arrival:
-        """Return what waits, until `limit` from now, for processes to come up, and tells how far that is."""
+        """Return an `Arrival` that waits at most `limit` for processes, and reports progress."""
         return Arrival(
             self._processes,
             log_tail=self._folders.log_tail,
@@ -233,7 +232,7 @@ class RankedEngines(Cluster):
         return self.client[member.engine_id].apply_async(take_place, member.plan.environment())
 
     def _settle(self, member: Member) -> Any:
-        """Let an engine that is registered be its rank, before whatever else it is told."""
+        """Make a registered engine its rank, before its first task."""
         self._warm_up(member)
         task = self._take_place(member)
         member.has_place = True

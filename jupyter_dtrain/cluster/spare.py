@@ -1,4 +1,4 @@
-"""An engine in reserve, with torch imported, that takes the place of one that is lost."""
+"""A spare engine, with torch imported, to replace a lost one."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from .devices import DevicePlan
 from .launcher import Member
 
 MEMORY = 2 << 30
-"""Bytes that have to be free for an engine that only waits."""
+"""Bytes of free memory that a spare engine requires."""
 RETRY = timedelta(seconds=5)
-"""Time until another is tried where one has ended."""
+"""Time until a new attempt after a spare has ended."""
 
 
 class Spare:
-    """At most one engine in reserve.
+    """At most one spare engine.
 
     Parameters
     ----------
     start : callable
         Starts an engine.
     has_ended : callable
-        Says whether the process of this name has.
+        Returns whether the process of this name has ended.
     is_registered : callable
-        Says whether the engine of this id is.
+        Returns whether the engine of this id is registered.
     warm_up : callable
-        Lets an engine import torch.
+        Makes an engine import torch.
     memory : int
-        Bytes that have to be free on this host.
+        Bytes that must be free on this host.
     """
 
     def __init__(
@@ -50,16 +50,16 @@ class Spare:
 
     @property
     def plan(self) -> DevicePlan | None:
-        """What the engine in reserve computes on, ``None`` where there is none."""
+        """The spare engine's plan, ``None`` if there is none."""
         return None if self._member is None else self._member.plan
 
     @property
     def ready(self) -> bool:
-        """Whether there is one that has imported torch."""
+        """Whether there is a spare that has imported torch."""
         return self._member is not None and self._member.warm and not self._has_ended(self._member.name)
 
     def prepare(self) -> None:
-        """See to it that there is one, if there is memory for it. Does not wait; to be called again and again."""
+        """Start a spare if there is none and enough memory. Does not block; called repeatedly."""
         if self._member is not None and self._has_ended(self._member.name):
             self._member, self._not_before = None, time.monotonic() + RETRY.total_seconds()
         if self._member is None:
@@ -69,9 +69,9 @@ class Spare:
             self._warm_up(self._member)
 
     def acquire(self, plan: DevicePlan) -> Member | None:
-        """Return the engine in reserve, for `plan`; it is in reserve no longer. ``None`` if there is none that lives.
+        """Hand out the spare engine for `plan`; ``None`` if there is no living one that fits.
 
-        A process sees the GPU alone that it was started for: an engine that was started for another stays in reserve.
+        A process sees only the GPU that it was started for: a spare that was started for another GPU is kept.
         """
         if self._member is None or self._member.plan.index != plan.index:
             return None

@@ -1,4 +1,4 @@
-"""Processes of a cluster on their way: waited for, with a sentence now and then, and with what keeps them where they do not come."""
+"""Wait for the processes of a cluster to start, with progress messages, and errors that say why they do not."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from .base import Progress
 from .guard import PATIENCE
 from .launch_config import CONTROLLER, id_of
 
-STEP = timedelta(seconds=0.02)  # between looks at what has no signal of its own
-TELL = 1.0  # seconds between sentences about a start that is under way
+STEP = timedelta(seconds=0.02)  # between checks of what no event reports
+TELL = 1.0  # seconds between progress messages
 NEXT_STEP = "\nRun `python -c 'import ipyparallel, torch'` in the notebook's environment to see whether engines can start at all."
 
 
 class Disturbed(ClusterError):
-    """What kept processes from coming up came from outside: worth a second attempt."""
+    """The start failed for an external reason, so that a second attempt is worth it."""
 
 
 class Arrival:
-    """Waits for processes of a cluster, and raises a `ClusterError` that says what keeps them from coming up.
+    """Wait for processes of a cluster; raise a `ClusterError` that says why they do not come up.
 
-    Those that are stopped, as by a SIGSTOP, are ended: they would be waited for until the limit, and as those that have ended others can
-    take their places.
+    Stopped processes (SIGSTOP) are killed: otherwise they would be waited for until the limit, and ended processes can be replaced.
 
     Parameters
     ----------
@@ -38,11 +37,11 @@ class Arrival:
     log_tail : callable
         Returns the last lines of a process's log.
     names : callable
-        Returns what the ranks' processes are called.
+        Returns the names of the ranks' processes.
     registered : callable
-        Returns the ids of the engines that can be reached, ``None`` before the controller can be.
+        Returns the ids of the registered engines, ``None`` before the controller can be reached.
     tell : callable, optional
-        Gets a short sentence about what is going on, at least each second.
+        Takes a short progress message, at least each second.
     limit : timedelta
         From now on.
     """
@@ -64,7 +63,7 @@ class Arrival:
 
     @property
     def seconds_left(self) -> float:
-        """How long is waited still, at least a second."""
+        """The remaining time, at least a second."""
         return max(1.0, self._deadline - time.monotonic())
 
     @property
@@ -73,7 +72,7 @@ class Arrival:
         return time.monotonic() > self._deadline
 
     def of(self, is_there: Callable[[], bool], sentence: Callable[[], str]) -> None:
-        """Wait until `is_there`, and tell the `sentence` where that takes a while or it says something else."""
+        """Wait until `is_there`; report `sentence` each second, and when it changes."""
         told, said = time.monotonic(), sentence()
         while not is_there():
             self.check()
@@ -83,11 +82,11 @@ class Arrival:
             self._processes.wait_change(STEP)
 
     def of_file(self, path: Path) -> dict[str, Any]:
-        """Wait until the controller has written the JSON file at `path`, and return what it holds."""
+        """Wait until the controller has written the JSON file at `path`; return its content."""
         found: list[dict[str, Any]] = []
 
         def is_whole() -> bool:
-            with contextlib.suppress(OSError, ValueError):  # not there yet, or half-written
+            with contextlib.suppress(OSError, ValueError):  # missing or incomplete
                 found.append(json.loads(path.read_text()))
             return bool(found)
 
@@ -103,7 +102,7 @@ class Arrival:
         self.of(lambda: up() == len(engine_ids), lambda: f"{up()} of {len(engine_ids)} engines up")
 
     def of_ends(self, names: Sequence[str]) -> None:
-        """End the processes `names`, and wait until all have ended."""
+        """Kill the processes `names`, and wait until all have ended."""
         while left := [name for name in names if name not in self._processes.statuses]:
             for name in left:
                 self._processes.signal(name, signal.SIGKILL)
@@ -112,7 +111,7 @@ class Arrival:
                 raise ClusterError(f"The processes {', '.join(left)} cannot be ended.{NEXT_STEP}")
 
     def check(self) -> None:
-        """Raise what keeps the cluster from coming up."""
+        """Raise an error if something prevents the cluster from coming up."""
         if time.monotonic() - self._looked > PATIENCE:
             self._looked = time.monotonic()
             self._end_stopped()
@@ -130,7 +129,7 @@ class Arrival:
             raise self._timeout_error()
 
     def _end_stopped(self) -> None:
-        """End what is stopped and was at the last look."""
+        """Kill processes that are stopped now and were at the last check."""
         self._processes.end_stopped_guard()
         stopped = set(filter(self._processes.is_stopped, self._names()))
         for name in stopped & self._stopped:

@@ -1,4 +1,4 @@
-"""The kernel's side of what becomes the next guard: the process that engines are forked from (``promotion.py`` is its own side)."""
+"""The kernel's side of the template that may become the next guard (``promotion.py`` is the template's side)."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .launch_config import READ_ONCE, WHATEVER
 from .promotion import receive
 
 PROMOTION_LIMIT = timedelta(seconds=2)
-"""Time in which it has become a guard, which takes milliseconds; then another guard is started."""
+"""Time for the promotion, which takes milliseconds; after it a new guard is started instead."""
 END_LIMIT = timedelta(seconds=2)
-"""Time in which the system has ended a process that it was told to kill."""
-MESSAGE_SIZE = 32  # bytes: a pid
+"""Time for the system to end a killed process."""
+MESSAGE_SIZE = 32  # bytes of a pid
 
 
 class GuardProcess:
-    """A guard that is not this process's child, as far as it is used as a ``subprocess.Popen``.
+    """A guard that is not this process's child, with the part of the interface of ``subprocess.Popen`` that is used.
 
     Parameters
     ----------
     pid : int
     pidfd : int
-        Of the same process: whatever has its pid later, signals go to no other.
+        Of the same process, so that signals cannot reach another process that reuses the pid.
     stdin, stdout : BinaryIO
-        Requests to it, and what it tells.
+        Requests to it, and its events.
     """
 
     def __init__(self, pid: int, pidfd: int, stdin: BinaryIO, stdout: BinaryIO) -> None:
@@ -59,40 +59,40 @@ class GuardProcess:
 
 
 class Successor:
-    """A line to the process that engines are forked from, if there is one or will be.
+    """A connection to the template, which may start later or not at all.
 
     Attributes
     ----------
     theirs : socket.socket
-        That process's end of the line.
+        The template's end of the socket pair.
     """
 
     def __init__(self) -> None:
-        # Messages stay whole, and the line has no name by which anybody else could find it.
+        # Messages keep their boundaries, and a socket pair has no name by which others could find it.
         self._ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._started_with: dict[str, Any] | None = None
         self._kernel = os.getpid()
 
     @classmethod
     def make(cls) -> Successor | None:
-        """Return one where the system has what it takes: elsewhere everything ends with its guard."""
+        """Return a connection if the system supports it; otherwise everything ends with its guard."""
         has_all = sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_signal")
         return cls() if has_all else None
 
     def note(self, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """Know what the process at the other end is started with."""
+        """Record how the template is started."""
         self._started_with = {"argv": list(argv), "env": dict(env)}
 
     def promote(self, folders: Sequence[Path], log: Path, following: Successor) -> GuardProcess | None:
-        """Let the process be the guard of a cluster with these folders, and of the process with the line `following`.
+        """Make the template the guard of a cluster with these folders, and of the next template with the connection `following`.
 
         Returns
         -------
         GuardProcess or None
-            ``None``: there is no such process, or it does not answer, and has been ended for it.
+            ``None``: there is no template, or it did not answer and was killed.
         """
         if self._kernel != os.getpid() or self._started_with is None or (process := self._process()) is None:
-            return None  # a fork of the kernel has its line, and is not to listen on it
+            return None  # a fork of the kernel has inherited the connection, and must not read from it
         pid, pidfd = process
         message = {"kernel": os.getpid(), "folders": [*map(str, folders)], "read_once": READ_ONCE, "whatever": WHATEVER}
         message |= self._started_with
@@ -113,31 +113,31 @@ class Successor:
         return None
 
     def close(self) -> None:
-        """Speak no more."""
+        """Close the connection."""
         self._ours.close()
         self.theirs.close()
 
     def end(self) -> None:
-        """End that process, if there is one, and wait until it is gone."""
+        """Kill the template, if there is one, and wait until it is gone."""
         if self._kernel != os.getpid():
             return
         process = self._process()
-        self.close()  # one that has not yet told who it is ends with the line
+        self.close()  # a template that has not sent its pid yet ends with the connection
         if process is not None:
             _kill(process[1])
             _has_ended(process[1], END_LIMIT.total_seconds())
             os.close(process[1])
 
     def _process(self) -> tuple[int, int] | None:
-        """Return pid and pidfd of the process, once it has told: it dies with its guard until then."""
+        """Return pid and pidfd of the template, once it has sent them; until then it dies with its guard."""
         found = None
-        with suppress(OSError):  # no more for now
+        with suppress(OSError):  # no more messages for now
             while True:
                 message, handles = receive(self._ours, MESSAGE_SIZE, 1, socket.MSG_DONTWAIT)
                 if not message:
                     break
                 if found is not None:
-                    os.close(found[1])  # another has been started in its place
+                    os.close(found[1])  # it was replaced by another
                 found = int(message), handles[0]
         return found
 

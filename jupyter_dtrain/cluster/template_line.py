@@ -1,4 +1,4 @@
-"""The guard's line to the process that engines are forked from. Imported by the guard, so of the standard library alone."""
+"""The guard's connection to the template. Imported by the guard, so it uses the standard library only."""
 
 from __future__ import annotations
 
@@ -7,62 +7,62 @@ import json
 import os
 from typing import Any
 
-REPLIES = 3  # file descriptor on which the template says whom it has forked
-KERNEL, LINE = 4, 5  # file descriptors of the template where it may outlive its guard: a pidfd of the kernel, and a socket to it
-REQUESTS_SIZE = 1 << 20  # bytes of requests that the template, which may be busy, leaves unread
-F_SETPIPE_SZ = 1031  # Linux's, which Python has from 3.10 in name on some systems only
+REPLIES = 3  # file descriptor on which the template reports forked processes
+KERNEL, LINE = 4, 5  # descriptors of a template that may outlive its guard: a pidfd of the kernel, and a socket to it
+REQUESTS_SIZE = 1 << 20  # bytes of requests that a busy template may leave unread
+F_SETPIPE_SZ = 1031  # Linux's constant, which Python does not define everywhere
 
 
 def environment_changes(old: dict[str, str], new: dict[str, str]) -> dict[str, Any]:
-    """Return what makes the environment `new` of `old`: variables to set, ``"env"``, and those to ``"unset"``."""
+    """Return the changes from environment `old` to `new`: variables to set (``"env"``) and to remove (``"unset"``)."""
     return {"env": {key: value for key, value in new.items() if old.get(key) != value}, "unset": [key for key in old if key not in new]}
 
 
 class Template:
-    """The guard's line to the process that engines are forked from, which runs in the environment `env`.
+    """The guard's connection to the template, which runs in the environment `env`.
 
-    It has `kernel` and `line` as well, where there are both: with one it knows of the kernel's end, on the other the kernel speaks to it.
+    With `kernel` and `line`, the template can outlive the guard: the pidfd tells of the kernel's end, and `line` is a socket to the kernel.
     """
 
     def __init__(self, env: dict[str, str], kernel: int | None, line: int | None) -> None:
         self.env = env
         self.outlives = () if kernel is None or line is None else (kernel, line)
         self.pid = 0
-        self.waiting: dict[str, dict[str, Any]] = {}  # what was asked for and has not been forked, by name
+        self.waiting: dict[str, dict[str, Any]] = {}  # requests by name that were not forked yet
         self.input = b""
         self.its_requests, self.requests = os.pipe()
         self.replies, self.its_replies = os.pipe()
         try:
             fcntl.fcntl(self.requests, F_SETPIPE_SZ, REQUESTS_SIZE)
         except OSError:
-            pass  # the usual 64 KiB do for 100 engines
+            pass  # the default of 64 KiB is enough for 100 engines
 
     def connect(self) -> None:
-        """Give this process, which becomes the template, its ends."""
-        # By way of numbers that are out of the way: what is to be 4 may be 3 now, and what is 4 is to be 5.
+        """Set up the template's ends in this process, which becomes the template."""
+        # Through high descriptor numbers first, as the targets may be in use by other ends.
         ends = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 16) for end in (self.its_requests, self.its_replies, *self.outlives)]
         for end, place in zip(ends, (0, REPLIES, KERNEL, LINE), strict=False):
             os.dup2(end, place)
             os.close(end)
 
     def start(self, pid: int) -> None:
-        """Keep the other ends, here in the guard."""
+        """Close the template's ends in the guard."""
         self.pid = pid
         os.close(self.its_requests)
         os.close(self.its_replies)
 
     def ask(self, **request: Any) -> None:
-        """Ask for a process."""
+        """Request a process."""
         self.waiting[request["name"]] = request
-        # What comes after the interpreter and `-m` with its module are the arguments.
+        # The arguments follow the interpreter, `-m` and the module.
         line = json.dumps({**request, **environment_changes(self.env, request["env"]), "argv": request["argv"][3:]})
         try:
             os.write(self.requests, line.encode() + b"\n")
         except OSError:
-            pass  # it has just ended, which will be seen
+            pass  # it has just ended, which will be noticed
 
     def forked(self) -> list[tuple[str, int]]:
-        """Return what has been forked since the last call."""
+        """Return the names and pids of processes forked since the last call."""
         *lines, self.input = (self.input + os.read(self.replies, 1 << 16)).split(b"\n")
         found = []
         for line in lines:
@@ -72,7 +72,7 @@ class Template:
         return found
 
     def end(self) -> list[dict[str, Any]]:
-        """Return what was asked for in vain."""
+        """Close the connection; return the requests that were not fulfilled."""
         os.close(self.requests)
         os.close(self.replies)
         return list(self.waiting.values())

@@ -93,17 +93,17 @@ class AgentLauncher(Launcher):
         return []
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse options that these hosts cannot have yet, or that say of no hosts."""
+        """Raise a `UsageError` for options that these hosts cannot have yet, or that name no hosts."""
         self.check_device(options)
 
     def check_device(self, options: ClusterOptions) -> None:
-        """Refuse GPUs."""
+        """Raise a `UsageError` for GPUs."""
         if options.device == "cuda":
             raise UsageError("--device cuda does not work on several hosts yet: engines compute on CPUs there.")
 
     @abstractmethod
     def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
-        """Let agents come up; those that do not are in the `errors` of what is returned."""
+        """Start the agents; those that do not come up are in the `errors` of the result."""
 
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:
         """Start a cluster and wait until all engines answer."""
@@ -132,19 +132,25 @@ def agent_python(options: ClusterOptions) -> str:
 
 
 def agent_command(python: str) -> list[str]:
-    """Return what starts an agent."""
+    """Return the command that starts an agent."""
     return [python, "-m", host_agent.__name__]
 
 
 def address_of_notebook(hosts: Sequence[RemoteHost]) -> str:
-    """Return the address of this host that the others reach it by, after they were given theirs; a `ClusterError`: there is no one."""
+    """Return this host's address as the others reach it, and set it as the address of a host that is this one.
+
+    Raises
+    ------
+    ClusterError
+        The hosts reach this one by different addresses.
+    """
     seen = {host.facts["notebook"]: host.name for host in hosts if host.facts["notebook"] and not _is_loopback(host.facts["address"])}
     if len(seen) > 1:
         told = ", ".join(f"{name} as {address}" for address, name in seen.items())
         raise ClusterError(f"The hosts reach this one by different addresses ({told}): use hosts of one network.")
     address = next(iter(seen), "127.0.0.1")
     for host in hosts:
-        if not host.facts["address"] or _is_loopback(host.facts["address"]):  # it is this host
+        if not host.facts["address"] or _is_loopback(host.facts["address"]):  # this host
             host.facts["address"] = address
     return address
 

@@ -1,7 +1,7 @@
-"""How the notebook's process and one host's agent are connected: two streams of bytes, and what is said beside them.
+"""Connections between the notebook's process and a host's agent: two byte streams, and other output.
 
-An agent that the notebook starts itself has standard streams (`ProcessLink`: ``ssh``). One that somebody else starts connects by
-itself (`DialedLink` in ``dialed_link.py``).
+An agent that the notebook starts itself has standard streams (`ProcessLink`: ``ssh``). One that is started otherwise connects to the
+notebook (`DialedLink` in ``dialed_link.py``).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import BinaryIO, cast
 
 
 class AgentLink(ABC):
-    """One connection, for one agent.
+    """A connection to one agent.
 
     Attributes
     ----------
     requests : BinaryIO
         To the agent.
     answers : BinaryIO
-        From it. At its end the agent, or the way to it, has ended.
+        From the agent. Its end means that the agent or the connection has ended.
     """
 
     requests: BinaryIO
@@ -30,19 +30,19 @@ class AgentLink(ABC):
     @property
     @abstractmethod
     def has_ended(self) -> bool:
-        """Whether nothing comes any more."""
+        """Whether the connection has ended."""
 
     @abstractmethod
     def words(self) -> Iterator[str]:
-        """Yield what is said beside the streams, by ssh, a shell or Python, until the end."""
+        """Yield lines of other output (of ssh, a shell or Python) until the end."""
 
     @abstractmethod
     def wait(self, limit: timedelta) -> bool:
-        """Wait until it has ended, at most `limit`; return whether it has."""
+        """Wait at most `limit` until the connection has ended; return whether it has."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End it from here, whatever the agent does. Who reads or writes gets free."""
+        """Close the connection, whatever the agent does, and unblock readers and writers."""
 
 
 class ProcessLink(AgentLink):
@@ -69,7 +69,7 @@ class ProcessLink(AgentLink):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the process has."""
+        """Whether the process has ended."""
         return self._process.poll() is not None
 
     def words(self) -> Iterator[str]:

@@ -1,6 +1,6 @@
-"""By what an agent hears the notebook and answers: its standard streams, or a connection that it is told to make.
+"""The agent's streams to the notebook: its standard streams, or a connection that it makes.
 
-The second takes ZeroMQ, whose import is a third of what an agent imports before its first word: it comes with those that connect alone.
+A connection needs ZeroMQ, whose import takes a third of an agent's start-up, so only agents that connect import it.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import os
 from typing import BinaryIO
 
 VARIABLE = "JUPYTER_DTRAIN_AGENT"
-"""The environment variable by which an agent knows where to connect to, and the key."""
+"""Environment variable with the addresses to connect to, and the keys."""
 NUMBERS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID")
-"""Environment variables by which an agent that is not told knows which one it is: of the innermost that may have started it first."""
+"""Environment variables with the number of an agent that is not told its number; the innermost possible starter comes first."""
 
 
 def own_streams(number: str = "") -> tuple[BinaryIO, BinaryIO, str, str]:
-    """Return those of this process: by its environment, as the agent of a `number`, or else its standard streams.
+    """Return the streams of this process: those of a connection if `VARIABLE` is set, else its standard streams.
 
     Returns
     -------
     requests, answers : BinaryIO
     notebook, address : str
-        The addresses of the notebook's host and of this one towards each other; empty: they are one host.
+        Addresses of the notebook's host and of this one, as they see each other; empty if they are one host.
 
     Raises
     ------

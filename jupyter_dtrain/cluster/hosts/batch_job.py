@@ -1,4 +1,4 @@
-"""Jobs in which agents run, whoever is asked for them: their states, their ends, and what the scripts of schedulers have in common."""
+"""Jobs in which agents run: states, ends, and what scripts for schedulers share."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .agent_streams import VARIABLE
 
 Phase = Literal["waits", "runs", "over"]
 ANSWERED = 20.0
-"""Seconds for a scheduler's commands: it may be busy."""
+"""Seconds for a scheduler's command to answer."""
 JOB_NAME = "jupyter-dtrain"
 ENDED = "has ended, and the scheduler does not know it any more: was it deleted, or out of time?"
 """Of a job that a scheduler has forgotten."""
@@ -27,18 +27,18 @@ ENDED = "has ended, and the scheduler does not know it any more: was it deleted,
 
 @dataclass(frozen=True, kw_only=True)
 class JobState:
-    """What is known of a job.
+    """The state of a job.
 
     Attributes
     ----------
     told : str
-        The scheduler's own word for its state.
+        The scheduler's name of the state.
     phase : {"waits", "runs", "over"}
-        Whether it has no nodes yet, has them, or has none any more.
+        Whether it waits for nodes, has them, or has ended.
     reason, begins : str
-        Why it waits, and when it will probably begin.
+        Why it waits, and its estimated start.
     end : str
-        How it has ended or is held, as what follows "its job 17"; empty where it has not, or nobody says how.
+        How it has ended or why it is held, as a continuation of "its job 17"; empty if it has not ended or this is unknown.
     """
 
     told: str
@@ -49,16 +49,16 @@ class JobState:
 
 
 class Job(ABC):
-    """What the agents run in.
+    """A job that runs the agents.
 
     Attributes
     ----------
     number : str
-        What its scheduler calls it.
+        Its id in the scheduler.
     settles : float
-        Seconds in which it is known what has ended an agent: most schedulers tell of an end when all processes are gone.
+        Seconds until the cause of an agent's end is known: most schedulers report it when all processes are gone.
     is_ending : bool
-        Whether it is being ended, as far as its last `state` has said: how it has ended is known when it is over.
+        Whether the last `state` was that it is ending; the cause is known when it is over.
     """
 
     number: str
@@ -67,25 +67,25 @@ class Job(ABC):
 
     @abstractmethod
     def state(self) -> JobState:
-        """Return how it is."""
+        """Return the job's state."""
 
     @abstractmethod
     def cancel(self) -> None:
-        """End it, if it runs or waits still."""
+        """Cancel the job, if it still runs or waits."""
 
     @abstractmethod
     def log(self) -> list[str]:
-        """Return what was written by what started the agents, as far as it can be read here."""
+        """Return the output of the processes that started the agents, as far as it can be read here."""
 
     def may_run_again(self) -> bool:
-        """Return whether its scheduler runs it again by itself where it takes away its nodes."""
+        """Return whether the scheduler restarts the job when it takes its nodes away."""
         return False
 
-    def why_ended(self, node: str) -> str:  # noqa: ARG002  # most schedulers tell of jobs alone
-        """Return why the agent of `node` has ended, as far as the scheduler knows; empty where it does not."""
+    def why_ended(self, node: str) -> str:  # noqa: ARG002  # most schedulers know only of jobs
+        """Return why the agent of `node` has ended, as far as the scheduler knows; empty if it does not."""
         try:
             end = self.state().end
-        except ClusterError:  # it cannot be asked
+        except ClusterError:  # the scheduler cannot be asked
             return ""
         return f"its job {self.number} {end}" if end else ""
 
@@ -97,9 +97,9 @@ class Scheduler:
     Attributes
     ----------
     launcher, title : str
-        Its name after ``--launcher``, and in sentences.
+        Its name after ``--launcher``, and in messages.
     directive : str
-        What lines of a script for it begin with.
+        Prefix of its lines in a script.
     """
 
     launcher: str
@@ -107,7 +107,7 @@ class Scheduler:
     directive: str
 
     def ask(self, command: Sequence[str], given: str = "") -> str:
-        """Return what one of its commands says; a `ClusterError`: it cannot be asked, or refuses."""
+        """Return the output of one of its commands; raise a `ClusterError` if it fails or is not there."""
         try:
             done = subprocess.run(command, input=given, text=True, capture_output=True, timeout=ANSWERED, check=False)
         except FileNotFoundError:
@@ -121,7 +121,7 @@ class Scheduler:
         return done.stdout
 
     def config(self, path: str | None) -> tuple[list[str], list[str]]:
-        """Return the lines for the scheduler in a user's file, and the commands that come before the agents."""
+        """Return the scheduler's lines in a user's file, and the commands to run before the agents."""
         if path is None:
             return [], []
         try:
@@ -133,40 +133,40 @@ class Scheduler:
         return options, [line for line in lines if line not in options]
 
     def script(self, options: ClusterOptions, given: Sequence[str], invited: str, start: Sequence[str]) -> str:
-        """Return a script: ours for the scheduler are the lines `given`, and `start` is what starts agents, whose key is in `invited`."""
+        """Return a script: `given` are our lines for the scheduler, `start` starts the agents, whose key is in `invited`."""
         extra, prologue = self.config(options.job.config)
         lines = [f"{self.directive} {line}" for line in given]
         return "\n".join(["#!/bin/bash", *lines, *extra, *prologue, f"export {VARIABLE}={invited}", *start, ""])
 
 
 class SubmittedJob(Job):
-    """A job that was given to a scheduler.
+    """A job that was submitted to a scheduler.
 
     Parameters
     ----------
     number : str
     log : Path
-        Where it writes to, if that folder is here as well.
+        Its output file, which may not exist on this host.
     """
 
     scheduler: ClassVar[Scheduler]
     delete: ClassVar[str]
-    """The command that cancels."""
+    """The command that cancels it."""
 
     def __init__(self, number: str, log: Path) -> None:
         self.number, self._log = number, log
 
     def cancel(self) -> None:
-        """Cancel it, and remove what it has written."""
+        """Cancel the job, and remove its output files."""
         try:
             self.scheduler.ask([self.delete, self.number])
         except ClusterError:
-            return  # it has ended, or cannot be asked: the agents end by themselves, and the job with them
+            return  # it has ended or the scheduler cannot be asked: the agents end by themselves, and the job with them
         for log in self._logs():
             log.unlink(missing_ok=True)
 
     def log(self) -> list[str]:
-        """Return the last lines of its output, where its folder is here as well."""
+        """Return the last lines of its output, if the file exists on this host."""
         try:
             return [line for log in self._logs() for line in log.read_text(errors="replace").splitlines()[-20:]]
         except OSError:
@@ -184,9 +184,9 @@ class ProcessJob(Job):
     number : str
     command : sequence of str
     invited : str
-        For the agents.
+        The agents' invitation.
     environment : mapping, optional
-        For the command, besides this process's.
+        Additional environment variables for the command.
     """
 
     settles = 1.5
@@ -208,13 +208,13 @@ class ProcessJob(Job):
             raise ClusterError(f"There is no {command[0]} here, which starts the agents.") from None
 
     def state(self) -> JobState:
-        """Return whether it runs."""
+        """Return whether the command runs."""
         if self._process.poll() is None:
             return JobState(told="RUNNING", phase="runs")
         return JobState(told="COMPLETED", phase="over", end=f"has ended: {self._what} with exit code {self._process.returncode}")
 
     def cancel(self) -> None:
-        """End it; what it runs in is not ours."""
+        """End the command; the allocation around it is not ours."""
         self._process.terminate()
         try:
             self._process.wait(ANSWERED)
@@ -223,6 +223,6 @@ class ProcessJob(Job):
             self._process.wait()
 
     def log(self) -> list[str]:
-        """Return what it has said."""
+        """Return the last lines of its output."""
         self._output.seek(0)
         return self._output.read().decode(errors="replace").splitlines()[-20:]

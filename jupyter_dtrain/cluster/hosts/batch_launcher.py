@@ -1,4 +1,4 @@
-"""What launchers of jobs have in common: a job is asked for, how it waits is told, and its agents connect to the notebook's process."""
+"""Base class of launchers of jobs: submit a job, report how it waits, and accept the connections of its agents."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from .job_requests import nodes_of
 from .remote_host import LEAVE, LOGIN, RemoteHost
 
 SOON, SELDOM = 0.5, 5.0
-"""Seconds between questions for a job that waits, at first and after a while: a scheduler has others to answer."""
+"""Seconds between queries of a waiting job, at first and later."""
 ENDING = 15.0
-"""Seconds in which a job is over that a scheduler ends: it may let processes end by themselves first."""
+"""Seconds for a job that is ending to be over: schedulers give processes time to end by themselves."""
 
 
 class BatchLauncher(AgentLauncher):
-    """Starts an agent on each node of a job."""
+    """Start an agent on each node of a job."""
 
     name: ClassVar[str]
-    """After ``--launcher``."""
+    """Name after ``--launcher``."""
     picks_nodes: ClassVar[str]
-    """Who says which hosts these are."""
+    """Who chooses the hosts, for messages."""
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse engines that cannot be on so many nodes alike."""
+        """Raise a `UsageError` if the engines cannot be divided evenly between the nodes, or if hosts are named."""
         super().check_cluster(options)
         if options.hosts:
             raise UsageError(f"--hosts and --launcher {self.name}: omit one of them; {self.picks_nodes} picks the nodes.")
@@ -54,29 +54,29 @@ class BatchLauncher(AgentLauncher):
         return super().start(options, on_progress=on_progress)
 
     def nodes(self, options: ClusterOptions) -> int:
-        """Return on how many nodes agents are to be."""
+        """Return the number of nodes."""
         return nodes_of(options.job)
 
     def engines_each(self, options: ClusterOptions) -> list[int | None]:
-        """Return how many engines each node is to have; ``None``: as many as suit it."""
+        """Return the number of engines for each node; ``None``: as many as suit it."""
         nodes = self.nodes(options)
         return [None if options.num_engines is None else options.num_engines // nodes] * nodes
 
     def script(self, options: ClusterOptions) -> str:
-        """Return what the job is asked for with, without its key."""
+        """Return the job's script, without its key."""
         self.check_cluster(options)
         return self.script_of(options, "…")
 
     @abstractmethod
     def script_of(self, options: ClusterOptions, invited: str) -> str:
-        """Return that for agents that connect as `invited` says."""
+        """Return the job's script, for agents that connect by `invited`."""
 
     @abstractmethod
     def submit(self, options: ClusterOptions, invited: str) -> Job:
-        """Ask for a job."""
+        """Submit a job."""
 
     def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
-        """Ask for a job, and wait until it runs and its agents have come up, however long it waits for its nodes."""
+        """Submit a job, and wait until it runs and its agents are up, however long it waits for nodes."""
         job: Job
         each = self.engines_each(options)
         links = [DialedLink(lambda: job.log()) for _ in each]
@@ -104,31 +104,31 @@ class BatchLauncher(AgentLauncher):
 
 
 class ReturningAgents:
-    """The agents of a job, and those that come in their place where its scheduler runs it again.
+    """The agents of a job, and the new agents if its scheduler restarts it.
 
     Parameters
     ----------
     job : Job
     links : sequence of DialedLink
-        That its script invites agents to, the same each time that it is run.
+        The links to which its script invites agents, the same in each run of the job.
     python : str
-        As of :class:`.RemoteHost`.
+        As in :class:`.RemoteHost`.
 
     Attributes
     ----------
     are_expected : bool
-        Whether there may be others.
+        Whether there may be new agents.
     """
 
     are_expected = False
 
     def __init__(self, job: Job, links: Sequence[DialedLink], *, python: str) -> None:
         self._job, self._links, self._python = job, list(links), python
-        self._lost: set[int] = set()  # where a link listens again
+        self._lost: set[int] = set()  # indices of links that listen again
         self._changing = threading.Lock()
 
     def hosts(self) -> list[RemoteHost]:
-        """Return the hosts of the agents that come."""
+        """Return the hosts of the expected agents."""
         self._lost.clear()
         where = f"node {{}} of job {self._job.number}"
         return [
@@ -138,7 +138,7 @@ class ReturningAgents:
 
     def _explain(self, at: int, host: RemoteHost) -> str:
         if host.is_up and self.are_expected:
-            self._listen(at)  # before anything else: the next agent tries once
+            self._listen(at)  # first of all, as the next agent tries only once
         return _why(self._job, host)
 
     def _listen(self, at: int) -> None:
@@ -148,14 +148,14 @@ class ReturningAgents:
                 self._links[at] = DialedLink(self._job.log, like=self._links[at])
 
     def wait(self, hosts: Sequence[RemoteHost], tell: Progress) -> None:
-        """Wait until all agents are up; a `ClusterError`: one does not come."""
+        """Wait until all agents are up; raise a `ClusterError` if one does not come."""
         _wait(self._job, hosts, tell)
         for host in hosts:
             host.wait_up(timedelta(seconds=1), waited=LOGIN)
             host.name = host.facts["node"] or host.facts["host"]
 
     def again(self, tell: Progress) -> list[RemoteHost]:
-        """Return the hosts of the job's next run, all of whose agents are lost; none where there is to be no other."""
+        """Return the hosts of the job's next run after all agents were lost; none if it will not run again."""
         if self._job.state().phase == "over":
             return []
         for at in range(len(self._links)):
@@ -170,7 +170,7 @@ class ReturningAgents:
         return hosts
 
     def cancel(self) -> None:
-        """Cancel the job, and listen no more."""
+        """Cancel the job, and stop listening."""
         with self._changing:
             self.are_expected = False
         self._job.cancel()
@@ -184,9 +184,9 @@ def _refuse_gpus(options: ClusterOptions) -> None:
 
 
 def _wait(job: Job, hosts: Sequence[RemoteHost], tell: Progress) -> None:
-    """Wait until all agents are up, the job is over, or it runs and they do not come.
+    """Wait until all agents are up, the job is over, or it runs without its agents coming up.
 
-    However long it waits for its nodes, which may also be those that it is given again.
+    The job may wait for its nodes any time, also when it gets nodes again.
     """
     began, runs_since, asked = time.monotonic(), None, 0.0
     while not all(host.is_up for host in hosts):
@@ -217,7 +217,7 @@ def _told(job: Job, state: JobState, hosts: Sequence[RemoteHost]) -> str:
 
 
 def _why(job: Job, host: RemoteHost) -> str:
-    """Return what is said of an agent's end, which a scheduler may hear of later than the agent does."""
+    """Return why an agent has ended; waits, as a scheduler may learn of it later than its connection."""
     began = time.monotonic()
     node = host.facts.get("node") or host.facts.get("host", "")
     while not (why := job.why_ended(node)) and time.monotonic() - began < (ENDING if job.is_ending else job.settles):

@@ -1,7 +1,7 @@
-"""Uses an ipyparallel cluster that somebody else has started: an agent beside its engines on each host, and our engines below it.
+"""Launcher for an existing ipyparallel cluster: an agent beside its engines on each host, and our engines below the agent.
 
-Whatever has started that cluster, by SSH, MPI or a scheduler, has put its engines where engines are to be. The first one of each host
-starts an agent and is free again; they all stay when ours have ended.
+That cluster, started by SSH, MPI or a scheduler, has engines where ours shall be. The first engine of each host starts an agent, and is
+free again. The cluster's engines stay when ours have ended.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from .dialed_link import DialedLink, invitation
 from .remote_host import LEAVE, LOGIN, RemoteHost
 
 ANSWERED = timedelta(seconds=5)
-"""Time for a controller, and for engines that compute nothing."""
+"""Time for a controller and idle engines to answer."""
 ENGINES_SAY = "the cluster that you connect to says how many engines there are"
 
 
 class ConnectLauncher(AgentLauncher):
-    """Starts agents by the engines of the cluster that ``--connect`` or ``--profile`` names."""
+    """Start agents through the engines of the cluster that ``--connect`` or ``--profile`` names."""
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse options that name no cluster, or another number of engines than it has."""
+        """Raise a `UsageError` for options that name no cluster, or a number of engines."""
         super().check_cluster(options)
         if options.num_engines is not None:
             raise UsageError(f"--engines {options.num_engines}: {ENGINES_SAY}.")
         connection_file(options)
 
     def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
-        """Let an engine of each host start an agent there."""
+        """Let one engine of each host start an agent there."""
         tell("connecting to the cluster")
         file = connection_file(options)
         with _connected(file) as client:
@@ -48,7 +48,7 @@ class ConnectLauncher(AgentLauncher):
 
 
 def connection_file(options: ClusterOptions) -> Path:
-    """Return the file that clients of the cluster connect by; a `UsageError`: there is none."""
+    """Return the connection file for clients of the cluster; raise a `UsageError` if there is none."""
     if options.connect is not None:
         file = Path(options.connect).expanduser()
         if not file.is_file():
@@ -80,7 +80,7 @@ def _connected(file: Path) -> Iterator[Any]:
     try:
         told = json.loads(file.read_text())
         url, tunnel = str(told["interface"]), told.get("ssh")
-        if url.startswith("tcp://") and not tunnel:  # the client would go on trying
+        if url.startswith("tcp://") and not tunnel:  # a client would retry for ever
             address = ipyparallel.util.disambiguate_ip_address(url.removeprefix("tcp://"), told.get("location"))
             socket.create_connection((address, told["registration"]), ANSWERED.total_seconds()).close()
     except OSError as error:
@@ -90,7 +90,7 @@ def _connected(file: Path) -> Iterator[Any]:
     asks_nobody: dict[str, Any] = {"password": False} if tunnel else {}
     try:
         client = ipyparallel.Client(str(file), timeout=ANSWERED.total_seconds(), **asks_nobody)
-    except Exception as error:  # a time-out, or what a tunnel ends with
+    except Exception as error:  # a time-out, or an error of the tunnel
         raise ClusterError(gone.format(str(error).partition("\n")[0] or type(error).__name__)) from None
     try:
         yield client
@@ -99,7 +99,7 @@ def _connected(file: Path) -> Iterator[Any]:
 
 
 def _ask(client: Any, engine: int, function: str, *arguments: Any) -> Any:
-    """Let an engine call a function of `foreign_engine`."""
+    """Call a function of `foreign_engine` on an engine."""
     source = Path(foreign_engine.__file__).read_text()
     names = {"__name__": foreign_engine.__name__}
     known = {"source": source, "names": names, "function": function, "arguments": arguments}
@@ -116,17 +116,17 @@ class _Start:
         self.host = RemoteHost(name, self.link, python=python)
 
     def words(self) -> list[str]:
-        """Return what is left of an agent that has not come up."""
+        """Return the output of an agent that has not come up."""
         if self.asked is None or not self.asked.ready():
             return []
         try:
             return list(self.asked.get(0))
-        except Exception as error:  # whatever its engine has come to
+        except Exception as error:  # whatever has happened to its engine
             return [f"its engine could not start an agent: {error}"]
 
 
 def _starts(client: Any, file: Path, options: ClusterOptions) -> list[_Start]:
-    """Return one for each host that has engines, in the order of these."""
+    """Return one start per host with engines, in the engines' order."""
     if not client.ids:
         raise ClusterError(f"The cluster of {file} has no engines: start them first.")
     asked = {engine: _ask(client, engine, foreign_engine.facts.__name__) for engine in client.ids}
@@ -141,7 +141,7 @@ def _starts(client: Any, file: Path, options: ClusterOptions) -> list[_Start]:
     for engine, result in asked.items():
         try:
             told: Mapping[str, str] = result.get(0)
-        except Exception as error:  # it has died, or its controller says so
+        except Exception as error:  # it has died
             raise ClusterError(f"Engine {engine} of {file} does not answer: {error}.") from None
         where = told["host"], told["machine"]
         at.setdefault(where, []).append(engine)

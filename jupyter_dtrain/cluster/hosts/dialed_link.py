@@ -1,7 +1,7 @@
-"""Connections of agents that somebody else starts: they connect to the notebook's process, over CURVE.
+"""Connections of agents that connect to the notebook's process, over CURVE.
 
-Each has a port of its own. Who does not know its key, which agents alone are told, gets no further than a handshake. Both ends see plain
-streams: a thread carries bytes between a pair of sockets and ZeroMQ's.
+Each agent has its own port and key. Without the key, which only agents are told, nobody gets past the handshake. Both ends use plain
+streams: a thread copies bytes between a socket pair and ZeroMQ's socket.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from .agent_link import AgentLink
 from .frames import CHUNK
 
 CONNECT = timedelta(seconds=5)
-"""Time for one address of the notebook's to answer."""
-_QUEUED = 8  # messages on their way, of at most `CHUNK` bytes: what is slow is waited for
-_CONNECTED_TO = -1  # what an agent is connected to, and nothing else
-_LOOK = 200  # milliseconds between looks whether to end
+"""Time for one address of the notebook to answer."""
+_QUEUED = 8  # most messages in flight, of at most `CHUNK` bytes each; senders wait for slow receivers
+_CONNECTED_TO = -1  # stands for the only peer of an agent
+_LOOK = 200  # milliseconds between checks whether to end
 _EVENTS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class DialedLink(AgentLink):
-    """Waits at a port for one agent.
+    """Listen at a port for one agent.
 
     Parameters
     ----------
     last_words : callable, optional
-        Returns, once it has ended, the lines that the agent or what started it has left.
+        Returns, once the link has ended, the last output of the agent or its starter.
     like : DialedLink, optional
-        One that has ended, whose port and key this one has: for who was invited to that.
+        An ended link whose port and key this one takes over, so that its invitation stays valid.
     """
 
     def __init__(self, last_words: Callable[[], Sequence[str]] = tuple, *, like: DialedLink | None = None) -> None:
@@ -54,50 +54,50 @@ class DialedLink(AgentLink):
 
     @property
     def has_ended(self) -> bool:
-        """Whether the agent has gone, or the link was killed."""
+        """Whether the agent is gone, or the link was killed."""
         return self._ended.is_set()
 
     def words(self) -> Iterator[str]:
-        """Yield what is left at the end."""
+        """Yield the last output, once the link has ended."""
         self._ended.wait()
         yield from self._last_words()
 
     def wait(self, limit: timedelta) -> bool:
-        """Wait until the agent has gone."""
+        """Wait until the agent is gone."""
         return self._ended.wait(limit.total_seconds())
 
     def kill(self) -> None:
-        """Close it."""
+        """Close the link."""
         self._kill.set()
         self._ended.wait()
 
 
 def invitation(links: Sequence[DialedLink]) -> str:
-    """Return what `agent_streams.VARIABLE` is to say for the agents of `links`, each of which is told its number besides."""
+    """Return the value of `agent_streams.VARIABLE` for the agents of `links`; each agent gets its number separately."""
     ports = [[link.port, link.key.decode()] for link in links]
     return base64.urlsafe_b64encode(json.dumps({"addresses": _own_addresses(), "ports": ports}).encode()).decode()
 
 
 def _own_addresses() -> list[str]:
-    """Return the addresses of this host that others might reach it by."""
+    """Return the addresses by which others might reach this host."""
     found = [each.address for addresses in psutil.net_if_addrs().values() for each in addresses if each.family == socket.AF_INET]
     return [address for address in found if not address.startswith("127.")] or ["127.0.0.1"]
 
 
 def accept(invited: str, number: int) -> tuple[BinaryIO, BinaryIO, str, str]:
-    """Connect as agent `number` to whoever has written `invited`.
+    """Connect as agent `number` to the process that has made the invitation `invited`.
 
     Returns
     -------
     requests, answers : BinaryIO
         The agent's ends.
     notebook, address : str
-        The addresses of the notebook's host and of this one towards each other.
+        Addresses of the notebook's host and of this one, as they see each other.
 
     Raises
     ------
     ClusterError
-        It cannot be reached from here.
+        The process cannot be reached from here.
     """
     told = json.loads(base64.urlsafe_b64decode(invited))
     port, key = told["ports"][number if len(told["ports"]) > 1 else 0]
@@ -105,7 +105,7 @@ def accept(invited: str, number: int) -> tuple[BinaryIO, BinaryIO, str, str]:
         link = _new_socket()
         link.curve_serverkey = key.encode()
         link.curve_publickey, link.curve_secretkey = zmq.curve_keypair()
-        link.setsockopt(zmq.RECONNECT_IVL, -1)  # a stream with a hole in it is none
+        link.setsockopt(zmq.RECONNECT_IVL, -1)  # never reconnect: the stream would have a gap
         monitor = link.get_monitor_socket(_EVENTS)
         link.connect(f"tcp://{notebook}:{port}")
         if _shook_hands(monitor):
@@ -128,7 +128,7 @@ def _new_socket() -> Any:
 
 
 def _bind_again(link: Any, port: int) -> int:
-    """Bind to a port that was another socket's of this process, which ZeroMQ closes in its own time."""
+    """Bind to a port that another socket of this process had, which ZeroMQ may still be closing."""
     end = time.monotonic() + CONNECT.total_seconds()
     while True:
         try:
@@ -151,7 +151,7 @@ def _shook_hands(monitor: Any) -> bool:
 
 
 def _streams(link: Any, monitor: Any, *, connected: bool = False) -> tuple[Any, Any, threading.Event, threading.Event]:
-    """Return a file to write to `link` and one to read from it, what is set at its end, and what is to be set to end it."""
+    """Return a file to write to `link`, a file to read from it, an event set at its end, and an event that ends it."""
     here, there = socket.socketpair()
     there.setblocking(False)
     ended, kill = threading.Event(), threading.Event()
@@ -172,11 +172,11 @@ def _streams(link: Any, monitor: Any, *, connected: bool = False) -> tuple[Any, 
 
 
 class _Pump:
-    """Carries bytes between a ZeroMQ socket `link` and a plain one, until either ends; waits for the slower."""
+    """Copy bytes between a ZeroMQ socket `link` and a plain one until either ends; waits for the slower side."""
 
     def __init__(self, link: Any, monitor: Any, pair: socket.socket, *, connected: bool) -> None:
         self._link, self._monitor, self._pair = link, monitor, pair
-        self._out, self._in = b"", memoryview(b"")  # read here and not sent there yet, and the other way
+        self._out, self._in = b"", memoryview(b"")  # read on one side and not yet sent on the other
         self._peers = {_CONNECTED_TO} if connected else set[int]()
         self._met = connected
         self._here_ended = False
@@ -198,7 +198,7 @@ class _Pump:
             at_link, at_pair = ready.get(self._link, 0), ready.get(self._pair.fileno(), 0)
             try:
                 self._carry(at_link, at_pair)
-            except OSError:  # nobody is at this end any more
+            except OSError:  # the plain socket's other end is closed
                 return
             if (gone and not at_link & zmq.POLLIN and not self._in) or (self._here_ended and not self._out):
                 return

@@ -1,4 +1,4 @@
-"""``%distribute doctor``: what was found of hosts, as a table, and what to do."""
+"""``%distribute doctor``: check hosts, and show the findings as a table with what to do."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADINGS = ("host", "check", "found", "what to do")
 
 
 def examine(options: ClusterOptions, *, on_progress: Progress) -> str:
-    """Return what was found of the hosts of `options`; starts no engines, and nothing is left there."""
+    """Return the findings for the hosts of `options`. Starts no engines, and leaves nothing on the hosts."""
     launcher = find_launcher(options.launcher or SSH)
     if not isinstance(launcher, AgentLauncher):
         raise UsageError(f"%distribute doctor checks other hosts, and --launcher {options.launcher} uses none: give --hosts A,B.")

@@ -1,4 +1,4 @@
-"""A file that tells which hosts have this process's folder as well: a network file system, or another path to this one."""
+"""A token file that tells which hosts share this process's folder (a network file system, or this host by another name)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def folder_token() -> Iterator[Path | None]:
-    """Leave a file here until the end of the ``with`` block; ``None`` where none can be written."""
+    """Create a file in the working directory within the ``with`` block; yield ``None`` if that fails."""
     token = Path(f".jupyter-dtrain-{secrets.token_hex(8)}")
     try:
         token.touch(0o600)

@@ -1,7 +1,7 @@
-"""What engines of somebody else's cluster are asked to do. The text of this file is sent to them.
+"""Functions that engines of a foreign cluster execute. This file's source text is sent to them.
 
-They may have neither this package nor the notebook's Python, whose functions they could not load. So it is text, needs the standard library
-alone, and leaves nothing in their namespace (`CALL`).
+They may lack this package and the notebook's Python, so they could not unpickle its functions. The text needs only the standard library,
+and leaves nothing in the engines' namespace (`CALL`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 
 CALL = "exec(source, names) or names[function](*arguments)"
-"""Evaluated by an engine, whose own names it does not touch."""
-LEAVES = 1.0  # seconds for a process that has closed its output to be gone
+"""Expression that an engine evaluates, without touching its own names."""
+LEAVES = 1.0  # seconds for a process that has closed its output to end
 
 
 def facts() -> dict[str, str]:
-    """Return which host this is, and which Python."""
+    """Return this host's identity, and the path of its Python."""
     machine = ""
     with contextlib.suppress(OSError):  # hosts may share a name
         machine = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -31,7 +31,7 @@ def facts() -> dict[str, str]:
 
 
 def start_agent(python: str, module: str, variables: dict[str, str], limit: float) -> list[str]:
-    """Start an agent; return the lines that it has left where it has ended and is not up, which it is once it has closed its output."""
+    """Start an agent and wait until it closes its output, which means that it is up; return its output if it has ended instead."""
     ours, its = os.pipe()
     with tempfile.TemporaryFile() as log, os.fdopen(ours, "rb", 0) as output:
         try:
@@ -55,7 +55,7 @@ def start_agent(python: str, module: str, variables: dict[str, str], limit: floa
         try:
             agent.wait(LEAVES)
         except subprocess.TimeoutExpired:
-            threading.Thread(target=agent.wait, name="dtrain-agent", daemon=True).start()  # when it ends, nothing is left of it
+            threading.Thread(target=agent.wait, name="dtrain-agent", daemon=True).start()  # reap it when it ends
             return []
         log.seek(0)
         lines = log.read().decode(errors="replace").split("\n")

@@ -1,7 +1,7 @@
-"""What the notebook's process and a host's agent say to each other: a header in JSON, and bytes behind it.
+"""Frames between the notebook's process and a host's agent: a JSON header, followed by bytes.
 
-Nothing is unpickled, so that neither side can make the other run what it says. A shell's start-up files may print before the agent does:
-what comes before `MAGIC` is no frame.
+Nothing is unpickled, so neither side can run code on the other. A shell's start-up files may print before the agent does, so everything
+before `MAGIC` is ignored.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from ...errors import ClusterError
 
 MAGIC = b"\0jupyter-dtrain agent\n"
 VERSION = 1
-"""Of what is said. An agent of another one is refused before anything else."""
+"""Version of the frames. An agent of another version is refused first."""
 CHUNK = 1 << 20
-"""Bytes of a file in one frame: signs of life go between two."""
+"""Bytes of a file in one frame; heartbeats go in between."""
 BEAT = 0.5
-"""Seconds between signs of life, either way."""
+"""Seconds between heartbeats, in both directions."""
 FENCE = 6.0
-"""Seconds of silence after which an agent ends its engines. Less than `LEASE`: there are never two engines of one rank."""
+"""Seconds of silence after which an agent ends its engines. Less than `LEASE`, so that a rank never has two engines."""
 LEASE = 8.0
-"""Seconds of silence after which the notebook takes a host for lost."""
+"""Seconds of silence after which the notebook treats a host as lost."""
 IDLE = 120.0
-"""Seconds instead of either while no cell runs on the engines: the notebook's own work may keep its process from saying anything."""
+"""Replaces both while no cell runs on the engines, as the notebook's own work may block its process."""
 LONGEST = 1 << 26
-"""Bytes of a header or of what follows, at most."""
+"""Most bytes of a header, or of the bytes after it."""
 
 _SIZES = struct.Struct(">II")
 Header = dict[str, Any]
 
 
 def write_frame(file: BinaryIO, header: Header, payload: bytes | memoryview = b"") -> None:
-    """Write one frame; the caller has `file` to itself."""
+    """Write one frame; the caller must have exclusive access to `file`."""
     encoded = json.dumps(header).encode()
     file.write(_SIZES.pack(len(encoded), len(payload)) + encoded)
     if len(payload):
@@ -48,7 +48,7 @@ def read_frame(file: BinaryIO) -> tuple[Header, bytes] | None:
     Raises
     ------
     ClusterError
-        What comes is no frame.
+        The data is no frame.
     """
     sizes = file.read(_SIZES.size)
     if len(sizes) < _SIZES.size:
@@ -61,7 +61,7 @@ def read_frame(file: BinaryIO) -> tuple[Header, bytes] | None:
 
 
 def checked_name(name: str) -> PurePosixPath:
-    """Return the path of a file below the folder of buffers; a `ClusterError`: it leads out of it."""
+    """Return the path of a file below the folder of buffers; raise a `ClusterError` if it leads outside."""
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ClusterError(f"{name!r} is no file of a cluster.")

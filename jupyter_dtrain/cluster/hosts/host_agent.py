@@ -1,8 +1,8 @@
-"""What stands for the notebook on another host: it starts the host's engines below a guard of their own, and passes on files.
+"""The agent: the notebook's representative on another host. It starts the host's engines below a guard, and transfers files.
 
-It is run by ``ssh`` and talks by frames over its standard streams. So engines are forked in milliseconds, deaths are seen at once, and
-nothing is left behind on each host as on the notebook's own: where the notebook is gone, its streams end; where nothing comes any more, as
-after a cable was cut, the agent ends its engines by itself (`FENCE`), before the notebook places their ranks elsewhere (`LEASE`).
+It is started by ``ssh`` and exchanges frames over its standard streams. So engines are forked in milliseconds, deaths are noticed at
+once, and nothing is left behind. When the notebook is gone, its streams end. When the network is cut, the agent ends its engines by
+itself (`FENCE`), before the notebook places their ranks elsewhere (`LEASE`).
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from .agent_files import AgentFiles
 from .frames import BEAT, FENCE, IDLE, MAGIC, VERSION, Header, read_frame, write_frame
 from .host_facts import facts_of_host, interface_of
 
-LOOK, SETTLES = 2.0, 0.25  # seconds between looks for a guard that is stopped, and until an end is told in a job
-LINGER = 60.0  # seconds until it leaves a scheduler's node at the latest, which kills it sooner
+LOOK, SETTLES = 2.0, 0.25  # seconds between checks for a stopped guard, and before an end is reported in a job
+LINGER = 60.0  # seconds until it leaves a scheduler's node at the latest, which usually kills it earlier
 OF_A_STEP = r"SLURM_(STEP|TASK|NTASKS|NPROCS|PROCID|LOCALID|NODEID|GTIDS|SRUN)|OMPI_|PMIX?_|MPI_LOCAL"
-"""Variables that say which of how many of Slurm's or MPI's processes this one is: libraries would take engines for these."""
+"""Variables that describe this process as one of Slurm's or MPI's tasks: libraries would apply them to engines."""
 
 
 class HostAgent:
-    """Answers frames, from `requests` to `answers`, until they end.
+    """Answer frames from `requests` on `answers`, until they end.
 
     Parameters
     ----------
     notebook, address : str
-        Addresses of the notebook's host and of this one towards each other; empty: they are one host.
+        Addresses of the notebook's host and of this one, as they see each other; empty if they are one host.
     settles : float
-        Seconds before an end is told: a scheduler ends engines and agent at once, and then the host is lost, and no engine.
+        Seconds before an end is reported: if a scheduler ends engines and agent together, the host is lost, not an engine.
     """
 
     def __init__(self, requests: BinaryIO, answers: BinaryIO, *, notebook: str = "", address: str = "", settles: float = 0.0) -> None:
@@ -59,7 +59,7 @@ class HostAgent:
         self._files = AgentFiles(self._say)
 
     def serve(self) -> None:
-        """Do what is asked until the notebook is gone or silent; then leave nothing behind."""
+        """Serve requests until the notebook is gone or silent; then clean up."""
         self._answers.write(MAGIC)
         self._say({"event": "hello", "version": VERSION, **facts_of_host(), "notebook": self._notebook, "address": self._address})
         for loop in (self._beat, self._fence, self._look_after_guard):
@@ -75,16 +75,16 @@ class HostAgent:
 
     def _end(self) -> None:
         self._ended.set()
-        with self._ending:  # by whoever notices first; others wait for that
+        with self._ending:  # by the first that notices; others wait for it
             if self._processes is not None:
                 self._processes.stop()
-            for folder in reversed(self._kept):  # done by the guard, unless someone killed it
+            for folder in reversed(self._kept):  # the guard does this, unless it was killed
                 shutil.rmtree(folder, ignore_errors=True)
 
-    # -- what it tells of itself -------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------------------
 
     def _say(self, header: Header, payload: bytes | memoryview = b"") -> None:
-        with self._writing, contextlib.suppress(OSError, ValueError):  # nobody listens any more: the end of the requests says so too
+        with self._writing, contextlib.suppress(OSError, ValueError):  # nobody listens; the requests end as well
             write_frame(self._answers, header, payload)
 
     def _beat(self) -> None:
@@ -96,7 +96,7 @@ class HostAgent:
             self._say({"event": "beat", "cpu": cpu, "stopped": [name for name in names if processes.is_stopped(name)]})
             if processes is not None and not processes.guard_alive:
                 self._say({"event": "unguarded"})
-                self._end()  # what it watched over has ended with it
+                self._end()  # its processes have ended with it
                 os._exit(1)
 
     def _fence(self) -> None:
@@ -110,7 +110,7 @@ class HostAgent:
             if self._processes is not None:
                 self._processes.end_stopped_guard()
 
-    # -- what it is asked --------------------------------------------------------------------------------------------
+    # -- requests --------------------------------------------------------------------------------------------------------
 
     def _do(self, header: Header, payload: bytes) -> None:
         name = f"do_{header.pop('do')}"
@@ -126,7 +126,7 @@ class HostAgent:
             self._say({"event": "answer", "number": number, **answer})
 
     def do_plan(self, **options: Any) -> Header:
-        """Return what each engine of this host would compute on."""
+        """Return the device plans of this host's engines."""
         from ...cluster_options import ClusterOptions
         from ..devices import plan_devices
 
@@ -134,7 +134,7 @@ class HostAgent:
         return {"plans": [vars(plan) for plan in self._plans]}
 
     def do_reach(self, *, address: str, port: int) -> Header:
-        """Return whether that port can be reached from here."""
+        """Return whether a port can be reached from here."""
         try:
             with socket.create_connection((address, port), timeout=3.0):
                 return {"reached": True}
@@ -142,30 +142,30 @@ class HostAgent:
             return {"reached": False, "why": error.strerror or str(error)}
 
     def do_listen(self, *, address: str) -> Header:
-        """Listen at a port of `address`, for others to try whether they reach it, until asked for the next one."""
+        """Listen at a port of `address`, for other hosts to try, until the next such request."""
         self._listening = socket.create_server((address, 0))
         return {"port": self._listening.getsockname()[1]}
 
     def do_shares(self, *, cwd: str, token: str | None) -> Header:
-        """Return whether this host has the notebook's folder, in which a file `token` lies now."""
+        """Return whether this host has the notebook's folder, which contains the file `token` now."""
         return {"shares_folder": token is not None and Path(cwd, token).is_file()}
 
     def do_begin(
         self, *, blobs: str, address: str, marker: str, cwd: str, token: str | None, modules: list[str], hash_seed: str, lingers: bool
     ) -> Header:
-        """Make the host's folders, and start what engines are forked from. `lingers`: a SIGTERM to all processes ends none, and is told."""
+        """Create the host's folders, and start the template. `lingers`: a SIGTERM to all processes ends none, and is reported."""
         from ..guarded_processes import GuardedProcesses
         from ..launch_config import process_environment
         from ..launcher import ProcessLauncher
 
         sweep()
-        with contextlib.suppress(OSError):  # as an engine does that is to be in a folder that is not there
+        with contextlib.suppress(OSError):  # like an engine whose folder does not exist
             os.chdir(cwd)
         is_notebooks, folders, self._kept = self._files.begin(Path(blobs))
-        if hash_seed:  # a set of texts has one order on all hosts
+        if hash_seed:  # sets of strings then have the same order on all hosts
             os.environ["PYTHONHASHSEED"] = hash_seed
         self._lingers = lingers
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if lingers else ())  # as what is started inherits it
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM} if lingers else ())  # inherited by the processes that it starts
         self._processes = processes = GuardedProcesses(self._kept, on_exit=self._tell_exit, on_start=self._tell_start)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         environment = process_environment(folders, marker=marker, connection_file=folders.private / "engine.json")
@@ -178,14 +178,14 @@ class HostAgent:
         return {"is_notebooks": is_notebooks, "interface": interface, **self.do_shares(cwd=cwd, token=token)}
 
     def terminate(self) -> None:
-        """Leave, as a scheduler wants it: at once, or when the notebook has what it needs of this host."""
+        """Handle a scheduler's SIGTERM: leave at once, or when the notebook has fetched what it needs from this host."""
         if not self._lingers or self._fence_after == IDLE:
             sys.exit(1)
-        threading.Thread(target=self._say, args=({"event": "terminated"},), daemon=True).start()  # this one may be saying something
+        threading.Thread(target=self._say, args=({"event": "terminated"},), daemon=True).start()  # this thread may be writing
         threading.Timer(LINGER, os._exit, (1,)).start()  # its guard ends the rest
 
     def do_connect(self, *, connection: Header) -> None:
-        """Let engines know of the controller, by a file that this user alone may read."""
+        """Write the controller's connection file for engines, readable by this user only."""
         assert self._files.own is not None
         file = self._files.own.private / "engine.json"
         descriptor = os.open(file.with_suffix(".new"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -200,7 +200,7 @@ class HostAgent:
         self._launcher.start_engine(DevicePlan(**plan), engine_id=engine_id)
 
     def do_work(self, *, is_on: bool) -> None:
-        """Know whether a cell runs on the engines: then they end if the notebook is silent, as others take their ranks."""
+        """Note whether a cell runs on the engines: if so, they end soon when the notebook is silent, as others take their ranks."""
         self._fence_after = FENCE if is_on else IDLE
 
     def do_signal(self, *, name: str, signal: int) -> None:
@@ -208,11 +208,11 @@ class HostAgent:
         self._processes.signal(name, signal)
 
     def do_forget(self, *, name: str) -> None:
-        """Drop what is known of a process that has ended."""
+        """Forget an ended process."""
         self._processes.forget(name)
 
     def do_log_tail(self, *, name: str) -> Header:
-        """Return the last that a process wrote."""
+        """Return the last output of a process."""
         from ..crash_log import last_words
 
         assert self._files.own is not None
@@ -227,22 +227,22 @@ class HostAgent:
 
 
 def main() -> None:
-    """Be the agent of the notebook: at the other end of the standard streams, or where the environment says."""
+    """Run the agent on the standard streams, or on the connection that the environment names."""
     settles = SETTLES if agent_streams.VARIABLE in os.environ else 0.0
     try:
         requests, answers, notebook, address = agent_streams.own_streams(*sys.argv[1:2])
     except ClusterError as error:
         sys.exit(str(error))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)  # what libraries print is no frame
-    for number in (signal.SIGINT, signal.SIGHUP):  # with a handler: what is ignored, engines would ignore too
+    os.dup2(2, 1)  # output of libraries must not mix with frames
+    for number in (signal.SIGINT, signal.SIGHUP):  # handlers instead of SIG_IGN, which engines would inherit
         signal.signal(number, lambda *_: None)
     for name in filter(re.compile(OF_A_STEP).match, list(os.environ)):
         del os.environ[name]
     agent = HostAgent(requests, answers, notebook=notebook, address=address, settles=settles)
     signal.signal(signal.SIGTERM, lambda *_: agent.terminate())
     agent.serve()
-    os._exit(0)  # a thread that sends may wait for who does not read
+    os._exit(0)  # a sending thread may be blocked by a reader that does not read
 
 
 if __name__ == "__main__":

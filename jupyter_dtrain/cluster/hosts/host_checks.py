@@ -1,4 +1,4 @@
-"""What has to be right about hosts before engines start there: the same for a start, which it refuses, and for ``%distribute doctor``."""
+"""Checks of hosts before engines start there, for a cluster's start, which refuses fatal findings, and for ``%distribute doctor``."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from .host_facts import versions
 from .remote_host import RemoteHost
 
 SHARED_MEMORY = 1 << 29
-"""Bytes that should be free there for buffers: containers often have 64 MiB."""
+"""Bytes of shared memory that should be free for buffers: containers often have 64 MiB."""
 CLOCK = 2.0
-"""Seconds that clocks may differ before files' times confuse anybody."""
+"""Seconds that clocks may differ before file times become confusing."""
 PORTS = "TCP at the ports of /proc/sys/net/ipv4/ip_local_port_range"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What was found of a host.
+    """A finding about a host.
 
     Attributes
     ----------
     host, check : str
     found : str
-        As a sentence without its end.
+        A sentence without its full stop.
     todo : str
-        What to do about it; empty where it is right.
+        What to do about it; empty if nothing.
     is_fatal : bool
-        Whether no cluster starts there.
+        Whether no cluster can start there.
     """
 
     host: str
@@ -40,14 +40,14 @@ class Finding:
 
     @property
     def sentence(self) -> str:
-        """All of it in one."""
+        """The finding as one sentence."""
         return f"{self.host}: {self.found}: {self.todo}."
 
 
 def findings_of(hosts: Sequence[RemoteHost], notebook: str, *, new: Sequence[RemoteHost] | None = None) -> list[Finding]:
-    """Return what is found of hosts whose agents have come up, given the address that they are to reach this one by.
+    """Return the findings about hosts with agents; `notebook` is the address by which they shall reach this host.
 
-    With `new`, the others of them were looked at before.
+    With `new`, the other hosts were checked before.
     """
     new = hosts if new is None else new
     found = [finding for host in new for finding in _of_one(host)]
@@ -101,7 +101,7 @@ def _versions(host: RemoteHost) -> list[Finding]:
 
 
 def _reached(hosts: Sequence[RemoteHost], notebook: str, new: Sequence[RemoteHost]) -> list[Finding]:
-    """Return which hosts can be connected to by which others: engines meet at ports that the system picks."""
+    """Return which hosts can connect to which others: engines meet at ports that the system chooses."""
     found: list[Finding] = []
     try:
         server = socket.create_server((notebook, 0))

@@ -1,4 +1,4 @@
-"""A cluster over several hosts: its controller beside the notebook, behind CURVE, and its engines below the agents of their hosts."""
+"""A cluster over several hosts: the controller beside the notebook, behind CURVE, and engines below their hosts' agents."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .store_server import StoreEndpoint, StoreServer
 
 
 class HostCluster(LocalCluster):
-    """Engines on hosts whose agents have come up, each on what its agent has planned.
+    """Engines on hosts with agents, on the devices that the agents have planned.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ class HostCluster(LocalCluster):
     plans : sequence of (RemoteHost, DevicePlan)
         In rank order.
     address : str
-        Of this host, as the others reach it.
+        This host's address, as the others reach it.
 
     Attributes
     ----------
     release : callable
-        Called once all has ended: gives back what the agents ran in.
+        Called after the cluster has ended: releases what the agents ran in.
     """
 
     release: Callable[[], None] = staticmethod(lambda: None)
@@ -52,7 +52,7 @@ class HostCluster(LocalCluster):
     _launcher: HostLauncher
     _processes: HostProcesses
 
-    start_dask = Cluster.start_dask  # which refuses
+    start_dask = Cluster.start_dask  # raises an error
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class HostCluster(LocalCluster):
         again: Callable[[Progress], list[RemoteHost]] | None = None,
         redial: Redial | None = None,
     ) -> HostCluster:
-        """Start a controller and the engines, and wait until all answer; where they do not come up nothing is left running."""
+        """Start a controller and the engines, and wait until all answer; if that fails, nothing is left running."""
         sweep()
         cluster = cls(hosts, plans, address, again=again, redial=redial)
         try:
@@ -97,7 +97,7 @@ class HostCluster(LocalCluster):
             raise
         return cluster
 
-    # -- what there is ----------------------------------------------------------------------------------------------
+    # -- contents ------------------------------------------------------------------------------------------------------
 
     @property
     def engines(self) -> list[EngineInfo]:
@@ -112,25 +112,25 @@ class HostCluster(LocalCluster):
         return [host.name for host in self._hosts if host.lost]
 
     def news_of_hosts(self) -> list[str]:
-        """Return what there is to tell of those that can be reached again."""
+        """Return new messages about hosts that can be reached again."""
         return self._returning.news()
 
     def ranks_of_lost_hosts(self) -> list[int]:
-        """Return the ranks whose engines were on hosts that are lost, and are nowhere else yet."""
+        """Return the ranks whose engines were on lost hosts and were not replaced yet."""
         hosts = [self._host_of(rank) for rank in range(len(self._members))]
         return [rank for rank, host in enumerate(hosts) if host is not None and host.lost]
 
     @property
     def files(self) -> HostFiles:
-        """What lies in the folder of buffers, which each host has for itself."""
+        """Access to the folder of buffers, of which each host has its own."""
         return HostFiles(self.blob_dir, self._hosts, self._host_of)
 
     def rendezvous_endpoint(self) -> StoreEndpoint:
-        """Return a place in the notebook's process where the ranks of one generation meet."""
+        """Return a new rendezvous in the notebook's process."""
         return self._store.endpoint()
 
     def last_words(self, rank: int) -> str:
-        """Return what the engine of `rank` wrote last."""
+        """Return the last output of the engine of `rank`."""
         host = self._host_of(rank)
         if host is None or host.lost:
             return ""
@@ -140,7 +140,7 @@ class HostCluster(LocalCluster):
         return ""
 
     def why_lost(self, rank: int) -> str:
-        """Return why the engine of `rank` has ended where its host is the reason."""
+        """Return why the engine of `rank` was lost, if its host is the reason."""
         host = self._host_of(rank)
         if host is None or not host.lost:
             return ""
@@ -150,14 +150,14 @@ class HostCluster(LocalCluster):
     def _host_of(self, rank: int) -> RemoteHost | None:
         return self._processes.host_of(self._members[rank].name)
 
-    # -- what can be done -------------------------------------------------------------------------------------------
+    # -- actions -------------------------------------------------------------------------------------------------------
 
     def prepare_spare(self) -> bool:
-        """Keep engines in reserve on a host that has come back, for the ranks that it had; for others one is forked in milliseconds."""
+        """Keep spare engines on a host that has come back, for the ranks that it had. Other replacements are forked in milliseconds."""
         return self._returning.look()
 
     def take_back(self) -> int:
-        """Let the engines of a host that has come back be ranks, in the place of those that it had."""
+        """Turn the spare engines of a host that has come back into ranks at the end."""
         if (found := self._returning.take()) is None:
             return 0
         lost, host, members = found
@@ -167,7 +167,7 @@ class HostCluster(LocalCluster):
         return len(members)
 
     def drop(self, ranks: Sequence[int]) -> None:
-        """Do without the engines of `ranks`; those behind them move up, and stay where they are. Hosts that have none then are lost."""
+        """Remove the engines of `ranks`; higher ranks move up and stay on their hosts. A host without engines counts as lost."""
         numbers = Counter(self._host_of(rank) for rank in ranks)
         super().drop(ranks)
         self._launcher.drop(ranks)
@@ -178,7 +178,7 @@ class HostCluster(LocalCluster):
                 self._returning.miss(host, num_engines=number)
 
     def _make_ready(self, lost: RemoteHost, host: RemoteHost, num_engines: int) -> list[Spare]:
-        """Let a host that was lost have engines again, which are no ranks yet."""
+        """Start spare engines on a host that was lost."""
         self._hear(host)
         plans = self._launcher.take_in(lost, host, num_engines)
         self._connect_host(host)
@@ -191,12 +191,12 @@ class HostCluster(LocalCluster):
         host.tell("connect", connection=self._connection)
         host.work(is_on=self._is_at_work)
 
-    def renew(self, *, limit: timedelta, on_progress: Progress | None = None) -> bool:  # noqa: ARG002  # the base's
-        """Do not: agents know of one controller alone."""
+    def renew(self, *, limit: timedelta, on_progress: Progress | None = None) -> bool:  # noqa: ARG002  # signature of the base class
+        """Return False: agents know only one controller."""
         return False
 
     def stop(self) -> None:
-        """End every process of the cluster on every host. Calling it again does nothing, nor does it in a fork of the kernel."""
+        """End every process of the cluster on every host. Does nothing when called again, or in a fork of the kernel."""
         if self._stopped or os.getpid() != self._kernel:
             return
         self._hosts += self._returning.stop()
@@ -206,22 +206,22 @@ class HostCluster(LocalCluster):
 
     @property
     def is_leaving(self) -> bool:
-        """Whether a scheduler takes hosts away."""
+        """Whether a scheduler is taking hosts away."""
         return any(host.is_leaving and not host.lost for host in self._hosts)
 
     def let_go(self) -> None:
-        """Let hosts that are leaving end what runs there."""
+        """Let leaving hosts end their processes."""
         for host in self._hosts:
             if host.is_leaving:
                 host.let_go()
 
     def wait_for_hosts(self, on_progress: Progress) -> bool:
-        """Wait for other hosts where all are lost and a scheduler gives others; return whether there are."""
+        """If all hosts are lost and the scheduler provides new ones, wait for these; return whether there are new ones."""
         if self._again is None or not all(host.lost for host in self._hosts) or not (found := self._again(on_progress)):
             return False
         for host in found:
             self._hear(host)
-        before, self._hosts[:] = list(self._hosts), found  # who knows them has this list
+        before, self._hosts[:] = list(self._hosts), found  # in place, as other objects share this list
         self._launcher.move(dict(zip(before, found, strict=True)))
         for host in found:
             self._connect_host(host)
@@ -229,7 +229,7 @@ class HostCluster(LocalCluster):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Let hosts that are silent be lost soon, until the end of the ``with`` block."""
+        """Treat silent hosts as lost soon, within the ``with`` block."""
         self._work(is_on=True)
         try:
             yield
@@ -241,7 +241,7 @@ class HostCluster(LocalCluster):
         for host in [*self._hosts, *self._returning.hosts]:
             host.work(is_on=is_on)
 
-    # -- how it starts -----------------------------------------------------------------------------------------------
+    # -- start ---------------------------------------------------------------------------------------------------------
 
     def _connect(self, arrival: Arrival) -> None:
         self._connection = arrival.of_file(self._launcher.connection_files[1])

@@ -1,4 +1,4 @@
-"""What a host tells of itself: what it runs with, its processor, its memory and its addresses."""
+"""Facts about a host: package versions, processor, memory and addresses."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..devices import cpu_name
 from .frames import Header
 
 LIBRARIES = ("torch", "ipyparallel", "numpy", "cloudpickle")
-"""Whose versions have to be the notebook's: what is sent is pickled by them, and numbers are to be the same."""
+"""Packages whose versions must equal the notebook's: they pickle what is sent, and compute the same numbers."""
 
 
 def versions() -> dict[str, str]:
-    """Return what this process runs with, by name; of what is not installed an empty text."""
+    """Return the versions of this process's packages by name; empty texts for missing packages."""
     own = sys.modules[str(__package__).partition(".")[0]].__version__
     found = {"jupyter_dtrain": own, "Python": ".".join(platform.python_version_tuple()[:2])}
     for name in LIBRARIES:
@@ -32,7 +32,7 @@ def versions() -> dict[str, str]:
 
 
 def facts_of_host() -> Header:
-    """Return what the notebook has to know of the host that this process is on."""
+    """Return the facts about this process's host that the notebook needs."""
     shared = shutil.disk_usage("/dev/shm") if Path("/dev/shm").is_dir() else None
     return {
         "host": socket.gethostname(),
@@ -55,7 +55,7 @@ def _resolved(name: str) -> str:
 
 
 def interface_of(address: str) -> str:
-    """Return the name of the interface that has `address`."""
+    """Return the name of the network interface with `address`."""
     import psutil
 
     for name, addresses in psutil.net_if_addrs().items():

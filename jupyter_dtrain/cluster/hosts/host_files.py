@@ -1,4 +1,4 @@
-"""The folder of buffers of a cluster over several hosts: each host has one of its own, and files are sent from one to another."""
+"""The folders of buffers of a cluster over several hosts: each host has its own, and files are sent between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .remote_host import RemoteHost
 
 
 class HostFiles(EngineFiles):
-    """Files of the notebook's folder of buffers, and of that of each other host.
+    """Files in the notebook's folder of buffers, and in those of the other hosts.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class HostFiles(EngineFiles):
         The notebook's.
     hosts : list of RemoteHost
     host_of : callable
-        Returns the host of a rank, ``None`` while its engine has not come up.
+        Returns the host of a rank, ``None`` while its engine is not up.
     """
 
     def __init__(self, folder: Path, hosts: list[RemoteHost], host_of: Callable[[int], RemoteHost | None]) -> None:
@@ -32,7 +32,7 @@ class HostFiles(EngineFiles):
         self._hosts, self._host_of = hosts, host_of
 
     def send(self, names: Sequence[str], on_progress: Callable[[int, int], None] | None = None) -> None:
-        """Let files of the folder be on every host, sent once to each that has them not.
+        """Send local files to every host that does not have them.
 
         Raises
         ------
@@ -53,14 +53,14 @@ class HostFiles(EngineFiles):
             for name in missing.get(host, ()):
                 with _mapped(self._folder / name) as data:
                     host.put(name, data, count)
-            # Answered behind all of it: what is not there then could not be written.
+            # The answer comes after all parts: a file that is still missing could not be written.
             if left := host.missing(missing.get(host, ())):
                 raise ClusterError(f"{host.name} has no room for the cell's values ({len(left)} of its buffers).")
 
         list(self._on_each(send))
 
     def spread(self, names: Sequence[str]) -> bool:
-        """Let files of the folder be on every host that any of them has; return whether that can be."""
+        """Copy files that any host has to every host; return whether that succeeded."""
         missing = self._missing(names)
         if self.find(list(dict.fromkeys(name for found in missing.values() for name in found))):
             return False
@@ -71,13 +71,13 @@ class HostFiles(EngineFiles):
         return {host: found for host, found in self._on_each(lambda host: host.missing(names)) if found}
 
     def journal(self, path: Path, run_id: str) -> Path:
-        """Return where rank 0 notes what a run does to files: on its own host where the notebook's folder is not there."""
+        """Return the path at which rank 0 logs a run's file operations: on its own host if that does not have the notebook's folder."""
         host = self._host_of(0)
         is_there = host is not None and host.facts["shares_folder"] and path.is_relative_to(Path.cwd())
         return path if is_there else self._folder / f".files-{run_id}"
 
     def fetch(self, names: Sequence[str], rank: int) -> None:
-        """Let files of the folder be here that the engine of `rank` has made; a `ClusterError`: they cannot be had."""
+        """Fetch files that the engine of `rank` has written; raise a `ClusterError` if that fails."""
         names = [name for name in names if not (self._folder / name).exists()]
         if not names:
             return
@@ -87,18 +87,18 @@ class HostFiles(EngineFiles):
         self._fetch(names, host)
 
     def on_one_host(self, names: Sequence[str], rank: int) -> list[str]:
-        """Return those of the files which the engine of `rank` has made that no other host has, the notebook's among them."""
+        """Return those files of the engine of `rank` that no other host has."""
         left = [name for name in names if not (self._folder / name).exists()]
         own = self._host_of(rank)
         start = self._hosts.index(own) + 1 if own is not None else 0
-        for host in [*self._hosts[start:], *self._hosts[:start]]:  # the next one has them, if any has
+        for host in [*self._hosts[start:], *self._hosts[:start]]:  # the next host has them, if any has
             if host is not own and not host.lost:
                 with suppress(ClusterError):
                     left = host.missing(left)
         return left
 
     def pass_on(self, name: str, *, source: int, target: int) -> None:
-        """Let the host of rank `target` have a file of the folder that the engine of rank `source` has made."""
+        """Copy a file from the engine of rank `source` to the host of rank `target`."""
         there, here = self._host_of(source), self._host_of(target)
         if there is None or here is None or there is here:
             return
@@ -108,7 +108,7 @@ class HostFiles(EngineFiles):
                 here.put(name, data)
 
     def find(self, names: Sequence[str]) -> list[str]:
-        """Let files of the folder be here that any host has; return those that none has."""
+        """Fetch files that any host has; return those that none has."""
         left = list(names)
         for host in self._hosts:
             if host.lost:
@@ -127,18 +127,18 @@ class HostFiles(EngineFiles):
                 host.get(name, path)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files of the folder from every host; a name may be a pattern."""
+        """Remove files from every host; names may be patterns."""
         for host in self._hosts:
             host.tell("remove", names=list(names))
 
     def keep(self, names: Sequence[str]) -> None:
-        """Let other hosts have those buffers alone."""
+        """Remove all other buffers on the other hosts."""
         for host in self._hosts:
             if not host.facts["is_notebooks"]:
                 host.tell("keep", names=list(names))
 
     def _on_each(self, action: Callable[[RemoteHost], Any]) -> Iterator[tuple[RemoteHost, Any]]:
-        """Do something on all hosts at once; those that are lost meanwhile are left out."""
+        """Apply `action` to all hosts in parallel; skip hosts that are lost meanwhile."""
 
         def attempt(host: RemoteHost) -> tuple[RemoteHost, Any, ClusterError | None]:
             try:

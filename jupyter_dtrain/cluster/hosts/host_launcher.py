@@ -1,4 +1,4 @@
-"""How engines are started on several hosts: each by the agent of its host, the controller beside the notebook."""
+"""Start engines on several hosts through their agents, and the controller beside the notebook."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .remote_host import RemoteHost
 
 
 class HostLauncher(ProcessLauncher):
-    """Starts the controller here and engines on their hosts.
+    """Start the controller here and engines on their hosts.
 
     Parameters
     ----------
     hosts : list of RemoteHost
     plans : sequence of (RemoteHost, DevicePlan)
-        Where each rank belongs.
+        The host of each rank.
     address : str
-        Of this host, as the others reach it.
+        This host's address, as the others reach it.
     linger : bool
         Whether hosts that a scheduler takes away wait for the notebook to let them go.
     """
@@ -40,7 +40,7 @@ class HostLauncher(ProcessLauncher):
         self._at = {plan.rank: host for host, plan in plans}
 
     def start_cluster(self, plans: Sequence[DevicePlan]) -> list[Member]:
-        """Let the agents make ready for engines, and start a controller and an engine for each plan."""
+        """Prepare the agents, and start a controller and an engine for each plan."""
         self._begin_all()
         return self.start_controller(plans)
 
@@ -49,7 +49,7 @@ class HostLauncher(ProcessLauncher):
             list(pool.map(lambda host: self._begin(host, token), self._hosts))
 
     def move(self, to: Mapping[RemoteHost, RemoteHost]) -> None:
-        """Let the agents of other hosts make ready, each for the ranks of a lost one."""
+        """Prepare the agents of new hosts, each for the ranks of a lost one."""
         engines = Counter(self._at.values())
         for lost, host in to.items():
             self._plan(host, max(engines[lost], 1))
@@ -57,11 +57,11 @@ class HostLauncher(ProcessLauncher):
         self._begin_all()
 
     def take_in(self, lost: RemoteHost, host: RemoteHost, num_engines: int) -> list[DevicePlan]:
-        """Let the agent of a host that was `lost` before make ready for so many engines; a `ClusterError` says why it cannot."""
+        """Prepare the agent of a host that was `lost` for `num_engines` engines; raise a `ClusterError` if that fails."""
         others = [other for other in self._hosts if not other.lost]
         if problems := [finding.sentence for finding in findings_of([*others, host], self._address, new=[host]) if finding.is_fatal]:
             raise ClusterError(" ".join(problems))
-        if not lost.facts.get("is_notebooks"):  # the agent before sees to its end by itself, and may have just begun to
+        if not lost.facts.get("is_notebooks"):  # the former agent ends by itself, and may just have begun to
             host.ask("outlive", folder=str(self._folders.blobs))
         plans = self._plan(host, num_engines)
         with folder_token() as token:
@@ -70,7 +70,7 @@ class HostLauncher(ProcessLauncher):
 
     def _plan(self, host: RemoteHost, num_engines: int) -> list[DevicePlan]:
         told = host.ask("plan", num_engines=num_engines, device="cpu", devices="exclusive", force=True, part=(0, 1))
-        host.facts["address"] = host.facts["address"] or self._address  # it is this host
+        host.facts["address"] = host.facts["address"] or self._address  # this host
         return [DevicePlan(**plan) for plan in told["plans"]]
 
     def _begin(self, host: RemoteHost, token: Path | None) -> None:
@@ -92,7 +92,7 @@ class HostLauncher(ProcessLauncher):
         return [*controller_module(), *where, f"--IPController.location={self._address}", *others]
 
     def start_engine(self, plan: DevicePlan, engine_id: int | None = None) -> Member:
-        """Start one more engine: on its rank's host, or where that is lost on the one that has the fewest."""
+        """Start one more engine: on its rank's host, or if that is lost, on the host with the fewest engines."""
         member = Member(plan=plan, engine_id=self._new_id(engine_id))
         host = self._at[plan.rank]
         if host.lost:
@@ -105,7 +105,7 @@ class HostLauncher(ProcessLauncher):
         return member
 
     def start_in_reserve(self, host: RemoteHost, plan: DevicePlan) -> Member:
-        """Start an engine on a host, which is no rank's yet."""
+        """Start a spare engine on a host."""
         member = Member(plan=plan, engine_id=self._new_id(None))
         self._start_on(host, member)
         return member
@@ -115,9 +115,9 @@ class HostLauncher(ProcessLauncher):
         self._processes.start_engine(host, member.engine_id, member.plan)
 
     def place(self, rank: int, host: RemoteHost) -> None:
-        """Know that the engine of `rank` is on `host`."""
+        """Record that the engine of `rank` is on `host`."""
         self._at[rank] = host
 
     def drop(self, ranks: Sequence[int]) -> None:
-        """Know that there are no engines for `ranks` any more, and that those behind them have moved up."""
+        """Record that `ranks` have no engines any more, and that higher ranks have moved up."""
         self._at = dict(enumerate(host for rank, host in sorted(self._at.items(), key=lambda item: item[0]) if rank not in ranks))

@@ -1,4 +1,4 @@
-"""Starts clusters in jobs of HTCondor: as many processes as there are to be nodes, each with an agent."""
+"""Launcher for HTCondor: a job with one process per node, each of which runs an agent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HTCONDOR = Scheduler("htcondor", "HTCondor", "#CONDOR")
 ATTRIBUTES = "ProcId,JobStatus,NumJobStarts,LastRejMatchReason,HoldReason,HoldReasonCode,RemoveReason,ExitCode"
 IDLE, REMOVED, HELD = 1, 3, 5
 _OVERTIME = (46, 47)
-"""Codes of holds for what has taken too long."""
+"""Hold codes for exceeded time limits."""
 
 
 class CondorJob(SubmittedJob):
@@ -27,11 +27,11 @@ class CondorJob(SubmittedJob):
     Parameters
     ----------
     description : str
-        How it is to be run.
+        The submit description.
     script : str
-        What each process runs. It is in a file that the user alone may read, as there is a key in it, and HTCondor shows descriptions.
+        Script of each process. It contains a key, so it is written to a file that only the user can read: HTCondor shows descriptions.
     limit : str
-        Of its time.
+        Its time limit.
     """
 
     scheduler, delete = HTCONDOR, "condor_rm"
@@ -50,7 +50,7 @@ class CondorJob(SubmittedJob):
         super().__init__(number, Path.cwd() / f"{JOB_NAME}-{number}.*.log")
 
     def state(self) -> JobState:
-        """Ask HTCondor's queue, and its history of processes that are not there any more."""
+        """Query HTCondor's queue, and its history if the job has left the queue."""
         there = self._ask("condor_q")
         if held := [each for each in there if each.get("JobStatus") == HELD]:
             why = held[0].get("HoldReason", "")
@@ -64,7 +64,7 @@ class CondorJob(SubmittedJob):
         return JobState(told="RUNNING", phase="runs")
 
     def cancel(self) -> None:
-        """Remove it, and what it was made of."""
+        """Remove the job and its files."""
         super().cancel()
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -88,18 +88,18 @@ def _end(told: dict[str, Any]) -> str:
 
 
 class HTCondorLauncher(BatchLauncher):
-    """Starts an agent in each process of a job."""
+    """Start an agent in each process of a job."""
 
     name, picks_nodes = HTCONDOR.launcher, HTCONDOR.title
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse what HTCondor does not know."""
+        """Raise a `UsageError` for options that HTCondor does not have."""
         super().check_cluster(options)
         if options.job.partition is not None:
             raise UsageError("--partition: HTCondor has none; write `#CONDOR requirements = …` into the file of --launcher-config.")
 
     def script_of(self, options: ClusterOptions, invited: str) -> str:
-        """Return the job's description, and the script that each process runs."""
+        """Return the job's description, and the script of each process."""
         return f"{self._description(options)}\n\n{self._program(options, invited)}"
 
     def submit(self, options: ClusterOptions, invited: str) -> Job:
@@ -125,7 +125,7 @@ class HTCondorLauncher(BatchLauncher):
             "request_memory": job.mem and f"{job.mem}B",
             "accounting_group": job.account,
             "allowed_job_duration": None if job.time is None else seconds_of(job.time),
-            "periodic_remove": f"JobStatus == {IDLE} && NumJobStarts > 0",  # evicted: agents that come later find nobody
+            "periodic_remove": f"JobStatus == {IDLE} && NumJobStarts > 0",  # evicted: agents that come later would find nobody
         }
         extra = [line.removeprefix(HTCONDOR.directive).strip() for line in HTCONDOR.config(job.config)[0]]
         return "\n".join([*(f"{name} = {value}" for name, value in given.items() if value is not None), *extra, f"queue {nodes}"])

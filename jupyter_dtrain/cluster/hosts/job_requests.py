@@ -1,4 +1,4 @@
-"""What is asked of schedulers, in the words that several of them take."""
+"""Requests to schedulers, in the formats that several of them share."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .agent_launcher import agent_command, agent_python
 
 
 def nodes_of(job: JobOptions) -> int:
-    """Return on how many nodes agents are to be."""
+    """Return the number of nodes."""
     return job.nodes or 1
 
 
 def cpus_of(options: ClusterOptions, nodes: int) -> int | None:
-    """Return how many cores each of `nodes` is asked for: one for each engine, where nothing is said."""
+    """Return the cores to request on each of `nodes`: by default one for each engine."""
     return options.job.cpus or (None if options.num_engines is None else options.num_engines // nodes)
 
 
 def seconds_of(time: str) -> int:
-    """Return a limit in seconds, of whole minutes or ``H:MM:SS`` or ``D-H:MM:SS``, as Slurm takes them too."""
+    """Return a time limit in seconds, given as minutes, ``H:MM:SS`` or ``D-H:MM:SS``, which Slurm accepts too."""
     if time.isdecimal():
         return 60 * int(time)
     found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)", time)
@@ -38,5 +38,5 @@ def hours_of(time: str) -> str:
 
 
 def agent_line(options: ClusterOptions, *number: str) -> str:
-    """Return the shell's words that start the agent of a `number`, which the shell may have to find out."""
+    """Return the shell command that starts an agent; `number` may be a shell expression."""
     return " ".join([shlex.join(agent_command(agent_python(options))), *number])

@@ -1,4 +1,4 @@
-"""A Job of Kubernetes: how it is created, how it stands, why it waits, and how its pods have ended."""
+"""A Kubernetes Job: its creation and state, why it waits, and how its pods have ended."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _DISRUPTED = {
     "DeletionByPodGC": "was removed, as its node is gone",
     "TerminationByKubelet": "was evicted from its node",
 }
-"""By the reason of the condition ``DisruptionTarget``."""
+"""Texts by reason of the condition ``DisruptionTarget``."""
 
 
 def kubectl(*arguments: str, given: Manifest | None = None) -> str:
-    """Return what ``kubectl`` says; a `ClusterError`: it cannot be asked, or refuses."""
+    """Return the output of ``kubectl``; raise a `ClusterError` if it fails or is not there."""
     return KUBERNETES.ask(["kubectl", "--request-timeout=15s", *arguments], "" if given is None else json.dumps(given))
 
 
@@ -38,7 +38,7 @@ class KubernetesJob(Job):
     """
 
     LABEL: ClassVar[str] = "jupyter-dtrain/job"
-    """By which all that belongs together is found."""
+    """Label of all objects that belong together."""
 
     def __init__(self, manifests: Sequence[Manifest], limit: str) -> None:
         *others, job = manifests
@@ -56,7 +56,7 @@ class KubernetesJob(Job):
             raise
 
     def state(self) -> JobState:
-        """Ask for the Job and its pods."""
+        """Query the Job and its pods."""
         job, pods = self._found()
         if job is None:
             return JobState(told="DELETED", phase="over", end="was deleted")
@@ -69,10 +69,10 @@ class KubernetesJob(Job):
         return JobState(told="PENDING", phase="waits", reason=reason)
 
     def why_ended(self, node: str) -> str:
-        """Return how the pod of that host name has ended, or else the Job."""
+        """Return how the pod with this host name, or else the Job, has ended."""
         try:
             job, pods = self._found()
-        except ClusterError:  # it cannot be asked
+        except ClusterError:  # Kubernetes cannot be asked
             return ""
         if job is None:
             return f"its job {self.number} was deleted"
@@ -82,18 +82,18 @@ class KubernetesJob(Job):
         return found or (f"its job {self.number} {end}" if (end := _end_of_job(job)) else "")
 
     def cancel(self) -> None:
-        """Delete all of it, whatever there is."""
+        """Delete all objects of the job."""
         objects = [f"{kind}/{self.number}" for kind in ("job", "service", "secret")]
         try:
             kubectl("delete", *objects, *self._where, "--ignore-not-found", "--wait=false")
         except ClusterError:
-            pass  # it cannot be asked: the agents end by themselves, and Kubernetes removes what has ended
+            pass  # Kubernetes cannot be asked: the agents end by themselves, and the ended Job is removed later
 
     def log(self) -> list[str]:
-        """Return what the pods have written."""
+        """Return the last output of the pods."""
         try:
             return kubectl("logs", f"--selector={self.LABEL}={self.number}", "--tail=20", *self._where).splitlines()
-        except ClusterError:  # nothing has run
+        except ClusterError:  # nothing has run yet
             return []
 
     def _found(self) -> tuple[Manifest | None, list[Manifest]]:
@@ -101,7 +101,7 @@ class KubernetesJob(Job):
         return next((each for each in told if each["kind"] == "Job"), None), [each for each in told if each["kind"] == "Pod"]
 
     def _why_there_are_none(self, job: Manifest) -> str:
-        """Return why Kubernetes has made no pods: a quota, or a queue that holds the Job."""
+        """Return why Kubernetes has created no pods: a quota, or a queue that holds the Job."""
         if job["spec"].get("suspend"):
             return "suspended: something else lets it begin"
         of_job = f"--field-selector=involvedObject.kind=Job,involvedObject.name={self.number},type=Warning"
@@ -109,7 +109,7 @@ class KubernetesJob(Job):
         return str(events[-1].get("message", "")) if events else ""
 
     def _end_of(self, pod: Manifest) -> str:
-        """Return how a pod has ended, as what follows its name; empty: it has not."""
+        """Return how a pod has ended, as a continuation of its name; empty if it has not."""
         status, disrupted = pod["status"], _condition(pod, "DisruptionTarget")
         if disrupted is not None:
             return _DISRUPTED.get(disrupted.get("reason", ""), f"was removed ({disrupted.get('message', 'without a reason')})")
@@ -134,7 +134,7 @@ def _condition(found: Manifest, kind: str, status: str = "True") -> Manifest | N
 
 
 def _container(pod: Manifest, state: str) -> Manifest | None:
-    """Return what is known of the first container of a pod that is in that state."""
+    """Return the details of the first container of a pod that is in this state."""
     told = (container.get("state", {}).get(state) for container in pod["status"].get("containerStatuses", []))
     return next((each for each in told if each is not None), None)
 

@@ -1,4 +1,4 @@
-"""Starts clusters in Kubernetes: an Indexed Job, each pod of which is a host with an agent. All is asked for by ``kubectl``."""
+"""Launcher for Kubernetes: an Indexed Job whose pods are hosts with agents, managed through ``kubectl``."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .job_requests import cpus_of, nodes_of, seconds_of
 from .kubernetes_job import KUBERNETES, KubernetesJob, Manifest, kubectl
 
 CONTAINER = "agent"
-"""The container of an agent, by whose name a user's file adds to it."""
+"""Name of the agent's container, which a user's file can extend."""
 GRACE = 10
-"""Seconds that what is deleted has to end by itself."""
+"""Seconds for a deleted pod to end by itself."""
 PLAIN = r"(?!(?i:y|n|yes|no|on|off|true|false|null)$)[A-Za-z][\w./-]*"
-"""Keys that are texts in YAML as they are."""
+"""Keys that need no quotes in YAML."""
 KEPT = 600
-"""Seconds after which Kubernetes removes a Job that has ended, if the notebook's process does not."""
+"""Seconds after which Kubernetes removes an ended Job, if the notebook's process has not."""
 
 
 class KubernetesLauncher(BatchLauncher):
-    """Starts an agent in each pod of a Job."""
+    """Start an agent in each pod of a Job."""
 
     name, picks_nodes = KUBERNETES.launcher, KUBERNETES.title
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse what Kubernetes does not know."""
+        """Raise a `UsageError` for options that Kubernetes does not have."""
         super().check_cluster(options)
         for option, value in (("--partition", options.job.partition), ("--account", options.job.account)):
             if value is not None:
@@ -51,7 +51,7 @@ class KubernetesLauncher(BatchLauncher):
 
 
 def manifests_of(options: ClusterOptions, invited: str, name: str) -> list[Manifest]:
-    """Return a Secret for the agents' key, a Service by which pods find each other's names, and the Job, all called `name`."""
+    """Return a Secret with the agents' key, a Service by which pods resolve each other's names, and the Job, all called `name`."""
     job = _with_file(_job(options, name), options.job.config)
     agents = [container for container in job["spec"]["template"]["spec"]["containers"] if container.get("name") == CONTAINER]
     for agent in agents:
@@ -75,15 +75,15 @@ def _job(options: ClusterOptions, name: str) -> Manifest:
         "name": CONTAINER,
         "command": [*agent_command(agent_python(options)), "$(JOB_COMPLETION_INDEX)"],
         "env": [{"name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": name, "key": VARIABLE}}}],
-        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # a container's own has 64 MiB
+        "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],  # a container's own /dev/shm has 64 MiB
     }
     if given:
         agent["resources"] = {"requests": given, "limits": given}
     pod: Manifest = {
-        "subdomain": name,  # with which the Service gives each pod a name that the others know
+        "subdomain": name,  # with the Service this gives each pod a resolvable name
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": GRACE,
-        "automountServiceAccountToken": False,  # what cells run needs nothing of Kubernetes
+        "automountServiceAccountToken": False,  # cells need no access to Kubernetes
         "enableServiceLinks": False,
         "containers": [agent],
         "volumes": [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}],
@@ -98,7 +98,7 @@ def _job(options: ClusterOptions, name: str) -> Manifest:
             "completionMode": "Indexed",
             "completions": nodes,
             "parallelism": nodes,
-            "backoffLimitPerIndex": 0,  # a pod that ends ends no other, and none comes again: it would find nobody
+            "backoffLimitPerIndex": 0,  # an ended pod ends no other, and is not replaced: a new one would find nobody
             "ttlSecondsAfterFinished": KEPT,
             "template": {"metadata": {"labels": labels}, "spec": pod},
         },
@@ -106,7 +106,7 @@ def _job(options: ClusterOptions, name: str) -> Manifest:
 
 
 def _with_file(job: Manifest, path: str | None) -> Manifest:
-    """Return the Job with what a user's file says: ``kubectl`` merges them, which asks no cluster."""
+    """Return the Job merged with a user's file; ``kubectl`` merges them locally."""
     if path is None:
         return job
     if not Path(path).expanduser().is_file():

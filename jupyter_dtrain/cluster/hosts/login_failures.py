@@ -1,4 +1,4 @@
-"""Why no agent came up on a host: what ssh, a shell or Python have said there, and what that means to the user."""
+"""Explanations of failed agent starts, from the output of ssh, a shell or Python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SAID = {
     "No such file or directory": "there is no {python}: `--remote-python PATH` names the Python to use there",
     "not found": "there is no {python}: `--remote-python PATH` names the Python to use there",
 }
-"""What ssh, a shell or Python say, and what that means."""
+"""Texts in the output of ssh, a shell or Python → their explanation for the user."""
 _DOWN = (
     *[_SAID[said] for said in ("Connection refused", "No route to host", "timed out", "the notebook's process cannot be reached")],
     "has not come up within",
@@ -28,15 +28,16 @@ _DOWN = (
 
 
 def meaning_of(words: Iterable[str], *, name: str, python: str) -> str | None:
-    """Return what lines that were said mean; ``None`` where nothing in them is known.
+    """Return the explanation of some output, ``None`` if nothing in it is known.
 
     Parameters
     ----------
     words : iterable of str
+        Lines of output.
     name : str
-        Of the host.
+        Name of the host.
     python : str
-        Which Python was to be started there.
+        The Python that should have run there.
     """
     words = list(words)
     for said, meaning in _SAID.items():
@@ -47,5 +48,5 @@ def meaning_of(words: Iterable[str], *, name: str, python: str) -> str | None:
 
 
 def is_down(why: str) -> bool:
-    """Return whether a host was not used because it could not be reached, or nobody knows why: not for what was found there."""
+    """Return whether a host was unreachable or failed for unknown reasons, rather than refused for a finding."""
     return any(said.partition("{")[0] in why for said in _DOWN)

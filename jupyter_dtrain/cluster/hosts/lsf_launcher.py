@@ -1,4 +1,4 @@
-"""Starts clusters in jobs of LSF."""
+"""Launcher for jobs of LSF."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class LsfJob(SubmittedJob):
     Parameters
     ----------
     script : str
-        Given through a pipe: there is a key in it.
+        Passed through a pipe, as it contains a key.
     limit : str
-        Of its time.
+        Its time limit.
     """
 
     scheduler, delete = LSF, "bkill"
@@ -54,7 +54,7 @@ class LsfJob(SubmittedJob):
         self._limit = limit
 
     def state(self) -> JobState:
-        """Ask LSF, which tells of a job that is over for a while."""
+        """Query LSF, which remembers ended jobs for a while."""
         try:
             told = LSF.ask(["bjobs", "-a", "-noheader", "-o", FIELDS, self.number]).strip()
         except ClusterError as error:
@@ -72,7 +72,7 @@ class LsfJob(SubmittedJob):
 
 
 class LsfLauncher(BatchLauncher):
-    """Starts an agent on each node of a job."""
+    """Start an agent on each node of a job."""
 
     name, picks_nodes = LSF.launcher, LSF.title
 
@@ -108,6 +108,6 @@ class LsfLauncher(BatchLauncher):
 
 
 def _limit(time: str) -> str:
-    """Return a limit as LSF has it: hours and whole minutes."""
+    """Return a time limit in LSF's format, rounded up to minutes."""
     minutes = -(-seconds_of(time) // 60)
     return f"{minutes // 60}:{minutes % 60:02}"

@@ -1,6 +1,6 @@
-"""Starts agents by ``mpiexec``: on the hosts of ``--hosts``, or on the nodes that a scheduler has given to the notebook, whichever it is.
+"""Launcher that starts agents by ``mpiexec``: on the hosts of ``--hosts``, or on the nodes of the notebook's allocation.
 
-MPI starts them and nothing else: ranks talk as they do everywhere. So no mpi4py is needed, and any MPI will do.
+MPI only starts the agents; ranks communicate as everywhere. So any MPI works, and mpi4py is not needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .batch_launcher import BatchLauncher
 from .job_requests import nodes_of
 
 ANSWERED = 10.0
-"""Seconds for ``mpiexec`` to say what it is."""
+"""Seconds for ``mpiexec`` to report its version."""
 ALONE = {
     "OMPI_MCA_orte_enable_recovery": "1",
     "OMPI_MCA_orte_abort_on_non_zero_status": "0",
@@ -26,16 +26,16 @@ ALONE = {
     "PRTE_MCA_prte_abort_on_non_zero_status": "0",
     "I_MPI_PIN": "0",
 }
-"""Environment by which Open MPI lets the other agents live when one ends, as an option does for MPICH; and Intel's binds none to a core."""
+"""Environment with which Open MPI keeps the other agents when one ends (MPICH has an option), and Intel MPI pins none to a core."""
 
 
 class MpiLauncher(BatchLauncher):
-    """Starts an agent on each host by ``mpiexec``."""
+    """Start an agent on each host by ``mpiexec``."""
 
     name, picks_nodes = "mpi", "mpiexec"
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse options that ask for a job, or that do not say where engines are to be."""
+        """Raise a `UsageError` for options of a scheduler's job, or for contradictory numbers of engines."""
         if options.job != JobOptions(nodes=options.job.nodes):
             raise UsageError("--launcher mpi submits no job: of a job's options it takes only --nodes.")
         if options.hosts and options.num_engines is not None:
@@ -46,15 +46,15 @@ class MpiLauncher(BatchLauncher):
             super().check_cluster(options)
 
     def nodes(self, options: ClusterOptions) -> int:
-        """Return how many hosts there are."""
+        """Return the number of hosts."""
         return len(options.hosts) or nodes_of(options.job)
 
     def engines_each(self, options: ClusterOptions) -> list[int | None]:
-        """Return how many engines each host is to have."""
+        """Return the number of engines for each host."""
         return [host.num_engines for host in options.hosts] or super().engines_each(options)
 
     def script_of(self, options: ClusterOptions, invited: str) -> str:
-        """Return the command line, as a shell takes it."""
+        """Return the shell command."""
         return "\n".join([f"export {VARIABLE}={invited}", shlex.join(self._command(options))])
 
     def submit(self, options: ClusterOptions, invited: str) -> Job:
@@ -63,13 +63,13 @@ class MpiLauncher(BatchLauncher):
         return ProcessJob("mpiexec", self._command(options), invited, {**ALONE, **own})
 
     def _command(self, options: ClusterOptions) -> list[str]:
-        """Return what starts one agent on each host, in the words of the MPI that there is."""
+        """Return the command that starts one agent per host, with the options of the installed MPI."""
         hosts = ",".join(host.name for host in options.hosts)
         start = ["mpiexec", "-n", str(self.nodes(options))]
         if "OpenRTE" in (said := _version()) or "Open MPI" in said or "prte" in said:
             where = ["--host", hosts] if hosts else []
             how = ["--map-by", "ppr:1:node", "--bind-to", "none", "-x", VARIABLE]
-        else:  # MPICH's, and what is made of it
+        else:  # MPICH and its derivatives
             where = ["-hosts", hosts] if hosts else []
             how = ["-ppn", "1", "-disable-auto-cleanup", "-genvlist", VARIABLE]
         return [*start, *where, *how, *agent_command(agent_python(options))]

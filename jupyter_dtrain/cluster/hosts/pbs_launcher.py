@@ -1,4 +1,4 @@
-"""Starts clusters in jobs of PBS: OpenPBS and PBS Professional. Torque has the same commands with other words."""
+"""Launcher for jobs of PBS: OpenPBS and PBS Professional. Torque's commands have other options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PBS = Scheduler("pbs", "PBS", "#PBS")
 _PHASES: dict[str, Phase] = {**dict.fromkeys("QHWTM", "waits"), **dict.fromkeys("RESUB", "runs")}
 _STATES = {"Q": "QUEUED", "H": "HELD", "W": "WAITING", "T": "MOVING", "M": "MOVED", "R": "RUNNING", "E": "ENDING", "S": "SUSPENDED"}
 _DELETED = "91"
-"""The substate of a job that somebody has deleted."""
+"""Substate of a deleted job."""
 _ENDS = {
     "-29": "is out of time: its limit was {walltime} (`--time`)",
     "-28": "is out of time: it has exceeded its limit of CPU time",
@@ -25,7 +25,7 @@ _ENDS = {
     "-26": "has exceeded its memory limit: ask for more with `--mem`",
     "271": "was cancelled",
 }
-"""By the exit status that PBS gives a job that it has ended itself; 271 is its SIGTERM."""
+"""Texts by the exit status of jobs that PBS has ended; 271 means SIGTERM."""
 
 
 class PbsJob(SubmittedJob):
@@ -34,7 +34,7 @@ class PbsJob(SubmittedJob):
     Parameters
     ----------
     script : str
-        Given through a pipe: there is a key in it.
+        Passed through a pipe, as it contains a key.
     """
 
     scheduler, delete = PBS, "qdel"
@@ -44,7 +44,7 @@ class PbsJob(SubmittedJob):
         super().__init__(number, Path.cwd() / f"{JOB_NAME}.o{number.partition('.')[0]}")
 
     def state(self) -> JobState:
-        """Ask PBS, which may tell of a job that is over as long as it has a history."""
+        """Query PBS, which remembers ended jobs if it keeps a history."""
         try:
             told = _facts(PBS.ask(["qstat", "-x", "-f", self.number]))
         except ClusterError as error:
@@ -78,18 +78,18 @@ def _end(told: dict[str, str]) -> str:
 
 
 def _facts(told: str) -> dict[str, str]:
-    """Return what ``qstat -f`` says, whose long lines go on behind a tab."""
+    """Return the fields of ``qstat -f``, whose long lines continue after a tab."""
     lines = told.replace("\n\t", "").splitlines()
     return {name.strip(): value for name, equals, value in (line.partition(" = ") for line in lines) if equals}
 
 
 class PbsLauncher(BatchLauncher):
-    """Starts an agent on each node of a job."""
+    """Start an agent on each node of a job."""
 
     name, picks_nodes = PBS.launcher, PBS.title
 
     def script_of(self, options: ClusterOptions, invited: str) -> str:
-        """Return the job's script. Other nodes than the first have it from a file in the home folder, which PBS gives no variables."""
+        """Return the job's script. Other nodes read the key from a file in the home folder, as PBS passes them no variables."""
         job, nodes = options.job, nodes_of(options.job)
         each = {"ncpus": cpus_of(options, nodes), "ngpus": job.gpus, "mem": job.mem and f"{job.mem.lower()}b"}
         chunk = "".join(f":{name}={value}" for name, value in each.items() if value is not None)

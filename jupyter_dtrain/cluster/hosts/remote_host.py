@@ -1,4 +1,4 @@
-"""The notebook's side of one host: an agent there, whose end and whose silence are noticed."""
+"""The notebook's side of one host: the connection to its agent, whose end or silence means that the host is lost."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from .frames import BEAT, CHUNK, IDLE, LEASE, MAGIC, Header, read_frame, write_f
 from .login_failures import meaning_of
 
 ANSWER, LOGIN, LEAVE = timedelta(seconds=30), timedelta(seconds=20), timedelta(seconds=5)
-"""Time for an answer of an agent that lives, for a login and for Python to start there, and for an agent to end what runs there."""
+"""Time for an agent's answer, for a login with the start of Python, and for an agent to end its processes."""
 
 
 class RemoteHost:
-    """An agent at the other end of `link`.
+    """The agent at the other end of `link`.
 
     Parameters
     ----------
     name : str
-        What the user calls the host.
+        The user's name of the host.
     link : AgentLink
     python : str
-        Python there, for messages.
+        Its Python, for messages.
     explain : callable, optional
-        Given the host, returns why its agent has ended, where whoever has started it knows; empty where nobody does.
+        Takes the host and returns why its agent has ended, if its starter knows; else an empty text.
 
     Attributes
     ----------
     on_event : callable
-        Gets what the agent tells by itself, on a thread of this host.
+        Takes the agent's events, on a thread of this host.
     on_lost : callable
-        Told, on some thread and once, that the host is lost.
+        Called once, on any thread, when the host is lost.
     facts : dict
-        What the agent has said of the host.
+        What the agent has reported of the host.
     lost : str
-        Why the host can be used no longer; empty while it can be.
+        Why the host cannot be used any more; empty while it can.
     is_leaving : bool
         Its scheduler takes it away, and it waits for the notebook to let it go.
     bytes_sent, bytes_received : int
@@ -76,7 +76,7 @@ class RemoteHost:
         return bool(self.facts)
 
     def wait_up(self, limit: timedelta = LOGIN, *, waited: timedelta = timedelta()) -> None:
-        """Wait until the agent is there, for which somebody has `waited` before; a `ClusterError` says why it does not come."""
+        """Wait until the agent is up; raise a `ClusterError` if it does not come. `waited`: time waited before, for the message."""
         with self._changed:
             self._changed.wait_for(lambda: self.is_up or self.lost, limit.total_seconds())
         if not self.is_up:
@@ -84,11 +84,11 @@ class RemoteHost:
             raise ClusterError(f"{self.name}: {self.lost}.")
 
     def give_up(self) -> None:
-        """Wait for no agent any more."""
+        """Stop waiting for an agent."""
         self._link.kill()
 
     def ask(self, action: str, *, limit: timedelta = ANSWER, **content: Any) -> Header:
-        """Ask the agent, and return its answer; a `ClusterError`: it cannot, or the host is lost."""
+        """Send a request and return the agent's answer; raise a `ClusterError` if it fails or the host is lost."""
         number = next(self._numbers)
         self.tell(action, number=number, **content)
         with self._changed:
@@ -102,7 +102,7 @@ class RemoteHost:
         return answer
 
     def tell(self, action: str, payload: bytes | memoryview = b"", **content: Any) -> None:
-        """Ask for what is not answered. What cannot be said any more is not: the host is lost."""
+        """Send a request without an answer. Dropped if the connection has ended."""
         with self._writing, contextlib.suppress(OSError, ValueError):
             write_frame(self._link.requests, {"do": action, **content}, payload)
 
@@ -113,12 +113,12 @@ class RemoteHost:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def missing(self, names: Sequence[str]) -> list[str]:
-        """Return which of these files the host has not."""
+        """Return which of these files the host does not have."""
         found: list[str] = self.ask("missing", names=list(names))["missing"] if names else []
         return found
 
     def put(self, name: str, data: memoryview, on_sent: Callable[[int], None] = lambda _: None) -> None:
-        """Let the host have a file. Returns when all of it is on its way."""
+        """Send a file. Returns when all of it is in flight."""
         data = data.cast("B") if data.nbytes else memoryview(b"")
         for offset in range(0, max(1, data.nbytes), CHUNK):
             part = data[offset : offset + CHUNK]
@@ -128,13 +128,13 @@ class RemoteHost:
             on_sent(part.nbytes)
 
     def get(self, name: str, path: Path) -> None:
-        """Write a file of the host to `path`; a `ClusterError`: it is not there, or the host is lost."""
+        """Write a file of the host to `path`; raise a `ClusterError` if it does not exist or the host is lost."""
         transfer = next(self._numbers)
         aside = path.with_name(f".from-{transfer}-{path.name}")
         with aside.open("wb") as file:
             self._parts[transfer] = file
             self.tell("get", name=name, transfer=transfer)
-            with self._changed:  # as long as it takes: an agent that is silent is lost
+            with self._changed:  # no time limit, as a silent agent counts as lost
                 self._changed.wait_for(lambda: transfer in self._answers or self.lost)
                 answer = self._answers.pop(transfer, None)
             del self._parts[transfer]
@@ -144,21 +144,21 @@ class RemoteHost:
             raise ClusterError(f"{self.name} has no {name}: {(answer or {}).get('error', 'it was not sent')}.")
         aside.rename(path)
 
-    # -- its life ----------------------------------------------------------------------------------------------------
+    # -- lifetime --------------------------------------------------------------------------------------------------------
 
     def begin_end(self) -> None:
-        """Let the agent end all that runs there."""
+        """Ask the agent to end all processes there."""
         self._stopping = True
         self.tell("stop")
         with contextlib.suppress(OSError, ValueError):
             self._link.requests.close()
 
     def let_go(self) -> None:
-        """Let a host that is leaving end what runs there: it is lost then."""
+        """Let a leaving host end its processes; it is lost then."""
         self.tell("stop")
 
     def end(self, limit: timedelta = LEAVE) -> None:
-        """Wait until it has; an agent that cannot be reached ends by itself."""
+        """Wait until the agent has ended; one that cannot be reached ends by itself."""
         if not self._link.wait(limit):
             self._link.kill()
         for thread in self._threads:
@@ -166,14 +166,14 @@ class RemoteHost:
                 thread.join(timeout=1.0)
 
     def lose(self, why: str) -> None:
-        """Take the host for lost: its agent ends with the connection."""
+        """Treat the host as lost, and close the connection, with which its agent ends."""
         with self._losing:
             if self.lost or self._stopping:
                 return
             with self._changed:
                 self.lost = why
                 self._changed.notify_all()
-        self._link.kill()  # who writes to it is free
+        self._link.kill()  # unblocks writers
         if self.is_up:
             self.on_lost(self)
 
@@ -184,7 +184,7 @@ class RemoteHost:
             time.sleep(BEAT)
 
     def work(self, *, is_on: bool) -> None:
-        """Know whether a cell runs on its engines: one that is silent then is lost soon."""
+        """Note whether a cell runs on its engines: if so, the host counts as lost after a shorter silence."""
         self._lease = LEASE if is_on else IDLE
         self.tell("work", is_on=is_on)
 
@@ -195,7 +195,7 @@ class RemoteHost:
             looked = time.monotonic()
             time.sleep(BEAT / 2)
             held = time.monotonic() - looked - BEAT / 2
-            if held > BEAT:  # this process was: what the host has said meanwhile is not read yet
+            if held > BEAT:  # this process was suspended, and has not read the host's messages yet
                 self._heard += held
 
     def _hear_words(self) -> None:
@@ -240,7 +240,7 @@ class RemoteHost:
             self.on_event(self, {"event": event, **header})
 
     def _why(self) -> str:
-        """Return why the agent has ended, from what was said at last."""
+        """Return why the agent has ended, from its last output."""
         words = [word for word in self._words if word]
         if not self.is_up and (meaning := meaning_of(words, name=self.name, python=self._python)):
             return meaning

@@ -13,9 +13,9 @@ import zmq
 from torch.distributed import DistNetworkError, DistStoreError, Store  # type: ignore[attr-defined]  # not in torch's own list of exports
 
 SILENCE = timedelta(seconds=10)
-"""Time in which the notebook's process answers."""
-_LOOK, _SELDOM = 0.001, 0.01  # seconds between looks, at first and after a while
-_SLICE = 100  # milliseconds of a wait that lets no interrupt through
+"""Time for the notebook's process to answer."""
+_LOOK, _SELDOM = 0.001, 0.01  # seconds between checks, at first and later
+_SLICE = 100  # milliseconds of a wait that interrupts cannot break
 
 
 class RemoteStore(Store):
@@ -26,7 +26,7 @@ class RemoteStore(Store):
     url : str
     server_key : bytes
     meeting : str
-        Keys are of this one.
+        Id of the rendezvous that keys belong to.
     limit : timedelta
         Time that a key is waited for.
     """
@@ -35,7 +35,7 @@ class RemoteStore(Store):
         super().__init__()
         self._url, self._server_key, self._meeting, self._limit = url, server_key, meeting, limit
         self._keys = zmq.curve_keypair()
-        self._own = threading.local()  # sockets are a thread's
+        self._own = threading.local()  # sockets, one per thread
 
     def _ask(self, action: str, keys: Sequence[str], *values: bytes) -> list[bytes]:
         link = self._link()
@@ -46,7 +46,7 @@ class RemoteStore(Store):
                 if time.monotonic() > end:
                     raise DistNetworkError(f"The notebook's process has not answered for {SILENCE.total_seconds():g} s.")
             status, *found = link.recv_multipart()
-        except BaseException:  # an interrupt as well: what comes now is the answer to nothing
+        except BaseException:  # also after an interrupt: a late answer must not be taken for the next one
             link.close(linger=0)
             self._own.link = None
             raise
@@ -64,42 +64,42 @@ class RemoteStore(Store):
             link.connect(self._url)
         return link
 
-    # What PyTorch calls, by its names.
+    # Methods that PyTorch calls.
 
     def set(self, key: str, value: str | bytes) -> None:
         """Store `value` under `key`."""
         self._ask("set", [key], _bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Return what is stored under `key`; waits for it."""
+        """Return the value of `key`; waits for it."""
         while not (found := self._ask("get", [key])):
             self.wait([key])
         return found[0]
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all `keys` are there."""
+        """Return whether all `keys` exist."""
         return self._ask("check", keys) == [b"1"]
 
     def add(self, key: str, number: int) -> int:
-        """Add to a number, and return it."""
+        """Add to a counter, and return its value."""
         return int(self._ask("add", [key], str(number).encode())[0])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        """Store `desired` if `expected` is there, and return what is there then."""
+        """Store `desired` if the value is `expected`, and return the value."""
         return self._ask("compare_set", [key], _bytes(expected), _bytes(desired))[0]
 
     def delete_key(self, key: str) -> bool:
-        """Remove `key`, and return whether it was there."""
+        """Remove `key`; return whether it existed."""
         return self._ask("delete", [key]) == [b"1"]
 
     def num_keys(self) -> int:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         return int(self._ask("count", [])[0])
 
     deleteKey, getNumKeys = delete_key, num_keys  # noqa: N815 - as PyTorch calls them from C++
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Wait until all `keys` are there."""
+        """Wait until all `keys` exist."""
         limit = self._limit if timeout is None else timeout
         end, pause = time.monotonic() + limit.total_seconds(), _LOOK
         while not self.check(keys):
@@ -109,12 +109,12 @@ class RemoteStore(Store):
             pause = min(pause * 1.2, _SELDOM)
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Wait for keys as long as this."""
+        """Set the time that keys are waited for."""
         self._limit = timeout
 
     @property
     def timeout(self) -> timedelta:
-        """How long keys are waited for."""
+        """The time that keys are waited for."""
         return self._limit
 
 

@@ -1,4 +1,4 @@
-"""Hosts that were lost and can be reached again, for a run that goes on with fewer engines meanwhile."""
+"""Hosts that were lost and may come back, for a run that continues with fewer engines meanwhile."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from .login_failures import is_down
 from .remote_host import RemoteHost
 
 Redial = Callable[[RemoteHost], RemoteHost]
-"""Begins to start an agent on a host that was lost."""
+"""Starts an agent on a host that was lost, without waiting for it."""
 FIRST, LONGEST = timedelta(seconds=5), timedelta(seconds=60)
-"""Time between two attempts to reach a host: it doubles with each, as one that is taken back may be lost again."""
+"""Time between two attempts to reach a host. It doubles each time, as a host that has come back may be lost again."""
 
 
 @dataclass
@@ -27,15 +27,15 @@ class MissingHost:
     Attributes
     ----------
     lost : RemoteHost
-        What it was.
+        The lost host.
     num_engines : int
-        That were there; none once it has been taken back.
+        Engines that it had; 0 once it was taken back.
     pause : float
-        Seconds between the next two attempts.
+        Seconds until the attempt after the next.
     due : float
-        When the next is, on the monotonic clock.
+        Time of the next attempt, on the monotonic clock.
     told : str
-        Why it is not used, as was said last.
+        The last reported reason why it is not used.
     """
 
     lost: RemoteHost
@@ -47,7 +47,7 @@ class MissingHost:
 
 @dataclass
 class ReturnedHost:
-    """A host that has come back, with engines of which none is a rank yet."""
+    """A host that has come back, with engines that are not ranks yet."""
 
     missing: MissingHost
     host: RemoteHost
@@ -55,14 +55,14 @@ class ReturnedHost:
 
 
 class ReturningHosts:
-    """Tries again and again to reach hosts that are missed, on a thread of its own, and has engines started there.
+    """Try repeatedly to reach lost hosts, on a separate thread, and start engines there.
 
     Parameters
     ----------
     redial : callable, optional
-        ``None``: nobody can start an agent there.
+        ``None``: agents cannot be started again.
     make_ready : callable
-        Given the lost host, its new agent and a number, returns as many engines to be; a `ClusterError` says why it is not used.
+        Takes the lost host, its new agent and a number, and returns that many spare engines; raises a `ClusterError` if it cannot be used.
     """
 
     def __init__(
@@ -81,19 +81,19 @@ class ReturningHosts:
 
     @property
     def hosts(self) -> list[RemoteHost]:
-        """Those that are back, and none of the cluster's yet."""
+        """Hosts that are back, but not part of the cluster yet."""
         back = self._back
         return [] if back is None else [back.host]
 
     def miss(self, host: RemoteHost, *, num_engines: int) -> None:
-        """Look for a host from now on."""
+        """Start to look for a host."""
         before = self._missing.get(host.name)
         missing = self._missing[host.name] = MissingHost(host, num_engines)
         if before is not None:  # it was back in between
             missing.pause, missing.due, missing.told = before.pause, before.due, before.told
 
     def look(self) -> bool:
-        """Return whether the engines of one are ready; let it be looked for where none is. Does not wait; to be called often."""
+        """Return whether a host's engines are ready; if there are none, look for hosts. Does not block; called often."""
         back = self._back
         if back is not None and back.host.lost:
             back = self._back = None
@@ -109,7 +109,7 @@ class ReturningHosts:
         return False
 
     def take(self) -> tuple[RemoteHost, RemoteHost, list[Member]] | None:
-        """Return what a host was, what it is, and its engines, which are the caller's from now on; ``None``: none of these lives."""
+        """Return a lost host, its new connection and its engines, which then belong to the caller; ``None`` if none is ready."""
         back = self._back
         plans = [] if back is None else [engine.plan for engine in back.engines]
         found = [] if back is None else [engine.acquire(plan) for engine, plan in zip(back.engines, plans, strict=True) if plan is not None]
@@ -120,16 +120,16 @@ class ReturningHosts:
         return back.missing.lost, back.host, members
 
     def news(self) -> list[str]:
-        """Return what there is to tell, since the last call."""
+        """Return new messages since the last call."""
         news, self._news = self._news, []
         return news
 
     def stop(self) -> list[RemoteHost]:
-        """Look no more. Returns the hosts whose agents are up, and have to be ended."""
+        """Stop looking; return the hosts with running agents, which the caller must end."""
         with self._lock:
             self._is_over = True
             if self._dialed is not None:
-                self._dialed.give_up()  # its agent, if there is one, ends with the connection
+                self._dialed.give_up()  # its agent, if any, ends with the connection
         if (thread := self._thread) is not None:
             thread.join()
         return self.hosts

@@ -1,4 +1,4 @@
-"""Starts clusters in jobs of Grid Engine (SGE, Son of Grid Engine, Univa's and Altair's)."""
+"""Launcher for jobs of Grid Engine (SGE, Son of Grid Engine, Univa's and Altair's)."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class SgeJob(SubmittedJob):
     ----------
     script : str
     limit : str
-        Of its time.
+        Its time limit.
     key : Path
-        What the script reads its key from: others can read scripts of Grid Engine's.
+        File from which the script reads its key, as others can read scripts of Grid Engine.
     """
 
     scheduler, delete = SGE, "qdel"
@@ -38,7 +38,7 @@ class SgeJob(SubmittedJob):
         self._limit = limit
 
     def state(self) -> JobState:
-        """Ask Grid Engine's queue, and its accounts of a job that is over."""
+        """Query Grid Engine's queue, and its accounting if the job is over."""
         rows = (line.split() for line in SGE.ask(["qstat", "-u", "*"]).splitlines())
         state = next((row[4] for row in rows if len(row) > 4 and row[0] == self.number), "")
         self.is_ending = "d" in state
@@ -52,15 +52,15 @@ class SgeJob(SubmittedJob):
         return JobState(told=state, phase="waits", reason=reason)
 
     def cancel(self) -> None:
-        """Cancel it, and remove what is left of it."""
+        """Cancel the job, and remove its files."""
         super().cancel()
         self._key.unlink(missing_ok=True)
 
     def _reason(self) -> str:
-        """Return what the scheduler has noted last, or what has put the job into error."""
+        """Return the scheduler's last note, or the error of the job."""
         try:
             told = SGE.ask(["qstat", "-j", self.number])
-        except ClusterError:  # it has just ended
+        except ClusterError:  # the job has just ended
             return ""
         if found := re.search(r"^error reason +\d+: +(.*)", told, re.MULTILINE):
             return f"error: {found[1].strip()}; `qmod -cj {self.number}` lets it try again"
@@ -70,23 +70,23 @@ class SgeJob(SubmittedJob):
     def _end(self) -> str:
         try:
             told = dict(re.findall(r"^(\w+) +(.*?) *$", SGE.ask(["qacct", "-j", self.number]), re.MULTILINE))
-        except ClusterError:  # its accounts are written from time to time
+        except ClusterError:  # the accounting is written with a delay
             return ENDED
         failed, status = told.get("failed", "0"), told.get("exit_status", "unknown")
         if "h_rt" in failed:
             return f"is out of time: its limit was {self._limit} (`--time`)"
-        if failed.startswith("100") and status.startswith("137"):  # it does not say who has
+        if failed.startswith("100") and status.startswith("137"):  # it does not say who
             return "was cancelled: Grid Engine has killed it"
         return f"has ended ({failed})" if failed != "0" else f"has ended (exit status {status})"
 
 
 class SgeLauncher(BatchLauncher):
-    """Starts an agent on each node of a job."""
+    """Start an agent on each node of a job."""
 
     name, picks_nodes = SGE.launcher, SGE.title
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse what Grid Engine has no words of its own for: its administrator names resources and parallel environments."""
+        """Raise a `UsageError` for options whose resources Grid Engine's administrator names."""
         super().check_cluster(options)
         job, nodes = options.job, nodes_of(options.job)
         for option, value in (("--gpus-per-node", job.gpus), ("--mem", job.mem)):
@@ -126,7 +126,7 @@ class SgeLauncher(BatchLauncher):
     def submit(self, options: ClusterOptions, invited: str) -> Job:
         """Submit a job."""
         time = options.job.time
-        with tempfile.NamedTemporaryFile("w", dir=Path.home(), prefix=f".{JOB_NAME}-", delete=False) as key:  # for the user alone
+        with tempfile.NamedTemporaryFile("w", dir=Path.home(), prefix=f".{JOB_NAME}-", delete=False) as key:  # readable by the user only
             key.write(invited)
         name = shlex.quote(key.name)
         try:

@@ -1,4 +1,4 @@
-"""Starts clusters in jobs of Slurm's, or by ``srun`` in the allocation that the notebook itself runs in (``salloc``, batchspawner)."""
+"""Launcher for jobs of Slurm, or for ``srun`` in the allocation that the notebook itself runs in (``salloc``, batchspawner)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .job_requests import agent_line, cpus_of
 
 SLURM = Scheduler("slurm", "Slurm", "#SBATCH")
 SRUN = ("srun", "--ntasks-per-node=1", "--kill-on-bad-exit=0", "--no-kill", "--wait=0", "--mpi=none", "--input=none")
-"""One agent on each node; that of one node may end without the others."""
+"""Starts one agent per node, each of which may end without the others."""
 WAITS = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 RUNS = ("RUNNING", "COMPLETING", "SUSPENDED")
 _ENDS = {
@@ -30,11 +30,11 @@ _ENDS = {
 
 
 _NO_FILE = "0:53"
-"""The exit code of a job whose files cannot be opened: its folder is not on the node."""
+"""Exit code of a job whose files cannot be opened, as its folder is not on the node."""
 
 
 def script_of(options: ClusterOptions, invited: str = "…") -> str:
-    """Return the script of a job for `options`, whose agents connect as `invited` says."""
+    """Return the job script for `options`, whose agents connect by `invited`."""
     job = options.job
     cpus, gpus = cpus_of(options, nodes_of(options)), job.gpus
     given = {
@@ -56,7 +56,7 @@ def script_of(options: ClusterOptions, invited: str = "…") -> str:
 
 
 def _why(job: Job, node: str) -> str:
-    """Return why an agent has ended, from what Slurm knows of its job and its node."""
+    """Return why an agent has ended, from Slurm's records of its job and node."""
     known = _facts("job", job.number)
     state = known.get("JobState", "").partition(" ")[0]
     if state in _ENDS:
@@ -82,29 +82,29 @@ class SlurmJob(SubmittedJob):
     Parameters
     ----------
     script : str
-        Given through a pipe: there is a key in it.
+        Passed through a pipe, as it contains a key.
     """
 
     scheduler, delete, settles = SLURM, "scancel", 1.5
-    restarts = "0"  # as far as they were told
+    restarts = "0"  # as last reported
 
     def __init__(self, script: str) -> None:
         number = SLURM.ask(["sbatch", "--parsable"], script).strip().rpartition("\n")[2].partition(";")[0]
         super().__init__(number, Path.cwd() / f"{JOB_NAME}-{number}.log")
 
     def may_run_again(self) -> bool:
-        """Return whether it may be requeued (``#SBATCH --requeue`` in a file of the user's)."""
+        """Return whether it may be requeued (``#SBATCH --requeue`` in a user's file)."""
         return _facts("job", self.number).get("Requeue") == "1"
 
     def state(self) -> JobState:
-        """Ask Slurm's queue, and where it has forgotten the job, what it knows of it."""
+        """Query Slurm's queue; a job that it has forgotten is over."""
         told = SLURM.ask(["squeue", "--noheader", f"--job={self.number}", "--states=all", "--format=%T|%r|%S"]).strip()
         state, reason, begins = (told or "COMPLETED||").split("|")[:3]
         phase: Phase = "waits" if state in WAITS else "runs" if state in RUNS else "over"
         return JobState(told=state, phase=phase, reason=reason, begins="" if begins == "N/A" else begins)
 
     def why_ended(self, node: str) -> str:
-        """Return what Slurm knows of the job, or else of the node."""
+        """Return Slurm's reason from the job, or else from the node."""
         return _why(self, node)
 
 
@@ -115,7 +115,7 @@ class AllocatedStep(ProcessJob):
     ----------
     options : ClusterOptions
     invited : str
-        For the agents.
+        The agents' invitation.
     """
 
     def __init__(self, options: ClusterOptions, invited: str) -> None:
@@ -124,34 +124,34 @@ class AllocatedStep(ProcessJob):
         super().__init__(number, [*SRUN, *where, *agent_command(agent_python(options))], invited)
 
     def why_ended(self, node: str) -> str:
-        """Return what Slurm knows of the job, or else of the node."""
+        """Return Slurm's reason from the job, or else from the node."""
         return _why(self, node)
 
 
 def allocated_nodes() -> int:
-    """Return how many nodes the allocation has that this process runs in; 0: in none."""
+    """Return the number of nodes of this process's allocation; 0 if there is none."""
     return int(os.environ.get("SLURM_JOB_NUM_NODES", "1")) if "SLURM_JOB_ID" in os.environ else 0
 
 
 def nodes_of(options: ClusterOptions) -> int:
-    """Return on how many nodes agents are to be: by default on all of the allocation, or else on one."""
+    """Return the number of nodes: by default all of the allocation, or one."""
     return options.job.nodes or allocated_nodes() or 1
 
 
 class SlurmLauncher(BatchLauncher):
-    """Starts an agent on each node of a job, or of the allocation that the notebook itself runs in."""
+    """Start an agent on each node of a job, or of the notebook's allocation."""
 
     name, picks_nodes = SLURM.launcher, SLURM.title
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse more nodes than an allocation has."""
+        """Raise a `UsageError` for more nodes than the allocation has."""
         super().check_cluster(options)
         nodes = nodes_of(options)
         if (has := allocated_nodes()) and nodes > has:
             raise UsageError(f"--nodes {nodes}: the allocation that this notebook runs in has {has}.")
 
     def nodes(self, options: ClusterOptions) -> int:
-        """Return on how many nodes agents are to be: by default on all of the allocation."""
+        """Return the number of nodes: by default all of the allocation."""
         return nodes_of(options)
 
     def script_of(self, options: ClusterOptions, invited: str) -> str:
@@ -164,7 +164,7 @@ class SlurmLauncher(BatchLauncher):
 
 
 def _facts(kind: str, name: str) -> dict[str, str]:
-    """Return what Slurm knows of a job or a node; nothing where it cannot be asked."""
+    """Return Slurm's record of a job or node; empty if Slurm cannot be asked."""
     try:
         told = SLURM.ask(["scontrol", "--oneliner", "show", kind, name])
     except ClusterError:

@@ -1,4 +1,4 @@
-"""Starts clusters over hosts that can be logged into by SSH: one login each, all at once, and no question that nobody could answer."""
+"""Launcher over SSH: one login per host, in parallel, without prompts that nobody could answer."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from .agent_link import ProcessLink
 from .remote_host import RemoteHost
 
 HERE = ("localhost", "127.0.0.1")
-"""Hosts that are this one, into which nobody has to log in."""
+"""Names of this host, which needs no login."""
 CONNECT = timedelta(seconds=5)
 """Time for a host to answer at its SSH port."""
 AT_ONCE = 8
-"""Logins at a time: an SSH server drops more of them."""
+"""Parallel logins: an SSH server drops more of them."""
 _LOGINS = threading.BoundedSemaphore(AT_ONCE)
 SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "AddressFamily=inet", "-o", f"ConnectTimeout={CONNECT.seconds}", "-o", "LogLevel=ERROR")
 
 
 class SshLauncher(AgentLauncher):
-    """Starts an agent on each host of ``--hosts``."""
+    """Start an agent on each host of ``--hosts``."""
 
     has_lanes = True
 
     def check_cluster(self, options: ClusterOptions) -> None:
-        """Refuse options that say of no hosts, or of what they cannot have yet."""
+        """Raise a `UsageError` for options without hosts, or that these cannot have yet."""
         if not options.hosts:
             raise UsageError(
                 "--launcher ssh needs --hosts, such as --hosts a:2,b:2: the hosts' names for ssh, and how many engines on each."
@@ -46,7 +46,7 @@ class SshLauncher(AgentLauncher):
             )
 
     def lanes(self, options: ClusterOptions, *, engines_per_lane: int, at_most: int) -> list[ClusterOptions]:
-        """Return those of clusters on engines that are neighbours: several on a host, or one on several hosts."""
+        """Return the options of clusters on adjacent engines: several on one host, or one over several hosts."""
         self.check_cluster(options)
         if not all(host.num_engines for host in options.hosts):
             raise UsageError("--vary: say how many engines each host is to have, as in --hosts a:2,b:2.")
@@ -63,7 +63,7 @@ class SshLauncher(AgentLauncher):
         return [of(lane) for lane in range(count)]
 
     def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
-        """Log in to all hosts at once."""
+        """Log in to all hosts in parallel."""
         tell(f"logging in to {', '.join(host.name for host in options.hosts)}")
         python = agent_python(options)
 
@@ -81,7 +81,7 @@ class SshLauncher(AgentLauncher):
 
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             attempts = pool.map(attempt, options.hosts)
-            import ipyparallel  # noqa: F401  # while they log in: it is needed next
+            import ipyparallel  # noqa: F401  # meanwhile, as it is needed next
 
             found = list(attempts)
         for host, _, error in found:
@@ -95,6 +95,6 @@ class SshLauncher(AgentLauncher):
 
 def _command(name: str, python: str) -> tuple[list[str], dict[str, str] | None]:
     agent = agent_command(python)
-    if name in HERE:  # whoever has logged in to this host did so from an address that is none of the cluster's
+    if name in HERE:  # SSH_CONNECTION would name an address outside the cluster
         return agent, {key: value for key, value in os.environ.items() if not key.startswith("SSH_")}
     return [*SSH, "--", name, shlex.join(["exec", *agent])], None

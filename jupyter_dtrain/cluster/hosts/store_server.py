@@ -1,7 +1,7 @@
-"""Where ranks of several hosts meet: a key-value store in the notebook's process, reached over CURVE.
+"""Rendezvous of ranks on several hosts: a key-value store in the notebook's process, reached over CURVE.
 
-PyTorch's ``TCPStore`` asks nobody who they are and hides nothing. Here only who knows the server's key can say anything, and that key
-goes to engines with their task. `RemoteStore` (``remote_store.py``) is the ranks' side.
+PyTorch's ``TCPStore`` neither authenticates nor encrypts. Here only clients with the server's key can send requests, and engines get that
+key with their task. `RemoteStore` (``remote_store.py``) is the ranks' side.
 """
 
 from __future__ import annotations
@@ -20,20 +20,21 @@ import zmq
 from ..endpoint import Endpoint
 
 KEPT = 4
-"""Meetings that are remembered: of a group and of the one that follows it, for the group of another number of ranks as well."""
-_WAIT = 200  # milliseconds between looks whether to end
+"""Number of meetings that are kept: of a group and its successor, and the same for a group of another size."""
+_WAIT = 200  # milliseconds between checks whether to end
 
 
 @dataclass(frozen=True)
 class StoreEndpoint(Endpoint):
-    """A store that no other generation of ranks has met by.
+    """A store that no other generation uses.
 
     Attributes
     ----------
     url : str
     server_key : bytes
-        The public key of the server, which ranks alone are told.
+        The server's public key, which only ranks are told.
     meeting : str
+        Id of the rendezvous.
     """
 
     url: str
@@ -41,7 +42,7 @@ class StoreEndpoint(Endpoint):
     meeting: str = field(repr=False)
     spans_hosts = True
 
-    def open(self, world_size: int, limit: timedelta) -> Any:  # noqa: ARG002  # it asks for no number of ranks
+    def open(self, world_size: int, limit: timedelta) -> Any:  # noqa: ARG002  # the world size is not needed
         """Return the ``torch.distributed.Store``."""
         from .remote_store import RemoteStore
 
@@ -49,12 +50,12 @@ class StoreEndpoint(Endpoint):
 
 
 class StoreServer:
-    """Serves ranks at a port of `address`, on a thread of its own.
+    """Serve ranks at a port of `address`, on a separate thread.
 
     Parameters
     ----------
     address : str
-        Of this host, as the others reach it.
+        This host's address, as the others reach it.
     """
 
     def __init__(self, address: str) -> None:
@@ -73,7 +74,7 @@ class StoreServer:
         self._thread.start()
 
     def endpoint(self) -> StoreEndpoint:
-        """Return a place that no ranks have met at."""
+        """Return a new rendezvous."""
         meeting = secrets.token_hex(16)
         self._meetings[meeting] = {}
         for old in list(self._meetings)[:-KEPT]:
@@ -81,7 +82,7 @@ class StoreServer:
         return StoreEndpoint(self.url, self._key, meeting)
 
     def close(self) -> None:
-        """Serve no longer."""
+        """Stop serving."""
         self._ended.set()
         self._thread.join()
 
@@ -97,7 +98,7 @@ class StoreServer:
             meeting, action, *keys = json.loads(request)
             return [b"ok", *_ACTIONS[action](self._meetings[meeting], keys, values)]
         except (KeyError, ValueError, IndexError, TypeError):
-            return [b"over"]  # of another generation of ranks, which has been forgotten
+            return [b"over"]  # a request of an earlier generation
 
 
 def _add(stored: dict[str, bytes], keys: list[str], values: list[bytes]) -> list[bytes]:
@@ -106,7 +107,7 @@ def _add(stored: dict[str, bytes], keys: list[str], values: list[bytes]) -> list
 
 
 def _compare_set(stored: dict[str, bytes], keys: list[str], values: list[bytes]) -> list[bytes]:
-    """Do as PyTorch's stores do: what is not there is as good as what is expected to be empty, and else the expected is returned."""
+    """Behave like PyTorch's stores: a missing key equals an empty `expected`; otherwise `expected` is returned for it."""
     expected, desired = values
     found = stored.get(keys[0])
     if (found is None and not expected) or found == expected:
