@@ -1,1 +1,1 @@
-"""Whether a part of a batch comes to what the whole batch does: tried while the cell runs, and mended where it does not."""
+"""Compares results on shards of a batch with those on the full batch while the cell runs, and corrects the run where they differ."""

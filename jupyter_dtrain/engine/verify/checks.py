@@ -24,7 +24,7 @@ def new_checks(
     say: Callable[[str], None],
     step: Callable[[], int],
 ) -> tuple[ModelChecks | None, FetchChecks | None]:
-    """Return what checks calls of models and what loaders load, ``None`` where nothing is to be checked.
+    """Return the checks of calls of models and of loaders, ``None`` where nothing is to be checked.
 
     The parameters are those of the two.
     """

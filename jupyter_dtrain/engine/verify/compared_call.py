@@ -1,4 +1,4 @@
-"""The two computations of a checked call: of the whole batch, as one process makes it, and of the ranks' parts, as always."""
+"""The two computations of a checked call: on the full batch, as one process makes it, and on the shards of the ranks."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ class ComparedCall:
     ----------
     passes : BackwardPasses
     scale : float
-        By which gradients are larger on their way.
+        Factor by which gradients are larger in the backward pass.
     draws_per_rank : bool
-        Whether models may draw for each rank's part alone.
+        Whether models draw for each rank's shard separately.
     """
 
     def __init__(self, *, passes: BackwardPasses, scale: float, draws_per_rank: bool) -> None:
         self._passes, self._scale, self._draws_per_rank = passes, scale, draws_per_rank
 
     def whole(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore) -> WholeCall:
-        """Return what the whole batch comes to; all is as before then. A collective."""
+        """Return the results on the full batch, and restore the state. Collective."""
         whole = WholeCall()
         values = pytree.tree_map(self._plain, given)
         if before.reachable.obstacle:
@@ -85,7 +85,7 @@ class ComparedCall:
     def parts(
         self, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, whole: WholeCall, before: StateBefore
     ) -> tuple[Any, SeenCall]:
-        """Make the call as always, and compare."""
+        """Make the call on shards, and compare."""
         mine = SeenCall()
         try:
             result = seen()
@@ -111,7 +111,7 @@ class ComparedCall:
         return result, mine
 
     def is_certain(self, alone: Callable[[Any], Any], module: nn.Module, given: Any, before: StateBefore, whole: WholeCall) -> bool:
-        """Return whether the whole batch comes to the same once more: where not even that is so, nothing is known. A collective."""
+        """Return whether a second call on the full batch gives the same: if not, the comparison says nothing. Collective."""
         if not all(Exchange.objects(before.can_restore())):
             return False
         after = state_before(module)
@@ -126,7 +126,7 @@ class ComparedCall:
 
 
 def state_before(module: nn.Module) -> StateBefore:
-    """Return the state that a call of `module` may change, as it is now."""
+    """Record the state that a call of `module` may change."""
     before = StateBefore([(f"`{type(module).__name__}`", module)])
     before.copy_statistics(module)
     return before

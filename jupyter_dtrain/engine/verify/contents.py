@@ -1,4 +1,4 @@
-"""What holds other things, and what it holds: containers, and the variables of functions, modules and classes as mappings."""
+"""Containers, and the variables of functions, modules and classes as mappings: their contents are copied, compared and restored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Cell(MutableMapping[str, Any]):
-    """What a function has of a variable around it."""
+    """A closure cell of a function."""
 
     def __init__(self, cell: CellType, name: str) -> None:
         self._cell, self._name = cell, name
@@ -56,7 +56,7 @@ class Globals(MutableMapping[str, Any]):
 
 
 class ClassValues(MutableMapping[str, Any]):
-    """What a class of the user's holds."""
+    """The attributes of a class of the user."""
 
     def __init__(self, kind: type) -> None:
         self._kind = kind
@@ -78,7 +78,7 @@ class ClassValues(MutableMapping[str, Any]):
 
 
 def copy_of(content: Any) -> Any:
-    """Return what a holder's content holds now."""
+    """Return a shallow copy of a holder's content."""
     match content:
         case OrderedDict() | Mapping() if not isinstance(content, dict) or isinstance(content, OrderedDict):
             return dict(content.items())
@@ -94,7 +94,7 @@ def copy_of(content: Any) -> Any:
 
 
 def is_same(content: Any, copy: Any) -> bool:
-    """Return whether `content` still holds the very things that are in `copy`."""
+    """Return whether `content` still has the same objects as `copy`."""
     now = copy_of(content)
     if len(now) != len(copy):
         return False
@@ -104,7 +104,7 @@ def is_same(content: Any, copy: Any) -> bool:
 
 
 def refill(content: Any, copy: Any) -> None:
-    """Let `content` hold what is in `copy`, if it does not."""
+    """Restore `content` from `copy`, if it differs."""
     if is_same(content, copy):
         return
     match content:

@@ -1,9 +1,9 @@
-"""Batches of a loader of which each rank loads its own samples alone, compared with whole batches.
+"""Compares batches of which each rank loads only its own samples with full batches.
 
-Before a rank loads its part of a checked batch, it loads all of the batch in this process, as one process would, and its part, each from
-the same state and with nothing left of it. Samples are to be the same, and so is what loading leaves in all that the data set can reach:
-one that counts what it is asked for, or mixes a sample with the one before, is loaded whole by every rank. What workers leave in their
-copies of the data set nobody sees; there it counts only if the samples that come next depend on it.
+Before a rank loads its shard of a checked batch, it loads the full batch in this process, as one process would, and then its shard, each
+from the same state, which is restored afterwards. The samples have to be equal, and so has the state that loading leaves in everything
+that the data set can reach. A data set that counts its accesses, or mixes a sample with the one before, is then loaded in full by every
+rank. State in the copies of workers cannot be seen; it counts only if later samples depend on it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Agree = Callable[[Any], list[Any]]
 
 @dataclass
 class _Loaded:
-    """What loading some samples comes to."""
+    """The result of loading some samples."""
 
     samples: list[Any] = field(default_factory=list)
     batch: Any = None
@@ -44,19 +44,19 @@ class _Loaded:
 
 
 class FetchChecks:
-    """Checks what loaders load.
+    """Checks the batches of loaders.
 
     Parameters
     ----------
     mode : {"auto", "always", "first"}
     agree : callable
-        Returns all ranks' values of what is given. A collective.
+        Returns all ranks' values of its argument. Collective.
     whole : iterable of str
-        Classes of data sets that are not to be loaded by parts.
+        Names of classes of data sets that are loaded in full by every rank.
     say : callable
-        Tells the user.
+        Shows a note to the user.
     step : callable
-        Returns how many steps have been made.
+        Returns the number of steps so far.
     """
 
     def __init__(
@@ -68,16 +68,16 @@ class FetchChecks:
         self._before: IdentityMap[StateBefore] = IdentityMap()
 
     def needs_whole(self, loader: DataLoader[Any]) -> bool:
-        """Return whether it is known that a loader's batches are not to be loaded by parts."""
+        """Return whether a loader is known to need full batches on every rank."""
         return bool(self._whole) and kind_of(type(loader.dataset)) in self._whole
 
     def differs(self, loader: DataLoader[Any], indices: Sequence[Any], share: BatchShard) -> bool:
-        """Look at a batch that is about to be loaded; return whether every rank has to load all of it. A collective where it is checked.
+        """Check a batch that is about to be loaded; return whether every rank has to load all of it. Collective if it is checked.
 
         Raises
         ------
         GoBack
-            Earlier batches may have been wrong as well.
+            Earlier batches may have been wrong, too.
         """
         turn = self._turns.get(loader) or self._turns.set(loader, Turn())
         if not self.schedule.note(turn):
@@ -102,14 +102,14 @@ class FetchChecks:
         return True
 
     def undo(self, loader: DataLoader[Any]) -> None:
-        """Let all that loading can reach be as it was before the batch of which :meth:`differs` said so."""
+        """Restore the state before the batch for which :meth:`differs` has returned true."""
         before = self._before.get(loader)
         if before is not None:
             self._before.remove(loader)
             before.restore()
 
     def _try(self, loader: DataLoader[Any], indices: Sequence[Any], own: slice, before: StateBefore) -> _Loaded:
-        """Load samples, of which the rank's are `own`; all is as before then."""
+        """Load samples, of which `own` are the rank's, and restore the state."""
         loaded = _Loaded(given_up=before.reachable.obstacle)
         if loaded.given_up:
             return loaded

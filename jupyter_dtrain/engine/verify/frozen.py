@@ -1,4 +1,4 @@
-"""What a call has returned or left behind, as it is at one moment, to be compared with what another call comes to."""
+"""Copies of the results and side effects of a call, to compare them with those of another call."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ Frozen = Any
 ABSENT = ("absent",)
 _DEEPEST = 8
 _CLOSE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-4, torch.complex64: 1e-4}
-"""By how much of the largest value what is computed in another order may differ."""
+"""Largest difference, relative to the largest value, between results that are computed in another order."""
 _CLOSE_ELSEWHERE = 3e-2
 
 
 @dataclass(frozen=True)
 class Part:
-    """A rank's part of a tensor that spans the ranks. `placement` is ``None`` where its value cannot be told without the others."""
+    """A rank's part of a global tensor. `placement` is ``None`` if its value is not known without the other ranks."""
 
     tensor: torch.Tensor
     placement: Placement | None
 
 
 class Freezer:
-    """Makes copies of values that stay as they are.
+    """Makes copies of values that do not change.
 
     Parameters
     ----------
     numbers : mapping of int to int
-        Of objects that were there before, by their ``id``: of those it is told which they are, and not what is in them.
+        Numbers of objects that existed before, by ``id``: a copy refers to these, without their contents.
     """
 
     def __init__(self, numbers: Mapping[int, int]) -> None:
@@ -44,7 +44,7 @@ class Freezer:
 
     @staticmethod
     def name(key: object) -> str:
-        """Return what stands for a key: two of the same meaning have the same."""
+        """Return a name for a key, equal for keys with the same meaning."""
         plain = (int, float, str, bytes, bool, type(None))
         if isinstance(key, plain) or (isinstance(key, tuple) and all(isinstance(part, plain) for part in key)):
             return repr(key)
@@ -84,16 +84,16 @@ class Freezer:
 
 
 def apart(whole: Frozen, found: Frozen, sums: dict[str, torch.Tensor] | None = None, name: str = "") -> bool:
-    """Return whether `found`, which ranks have come to together, is not the `whole`, which one comes to alone.
+    """Return whether `found`, computed by all ranks together, differs from `whole`, computed by one alone.
 
     Parameters
     ----------
     whole, found : object
-        What :class:`Freezer` made of them.
+        Copies by :class:`Freezer`.
     sums : dict of str to torch.Tensor, optional
-        Here this rank's parts are put of what only the ranks' sum tells; ``None``: such a thing is not compared.
+        Filled with this rank's parts of values that only a sum over the ranks gives; ``None``: these are not compared.
     name : str
-        Of what is compared, for `sums`.
+        Name of the value, for `sums`.
     """
     if isinstance(found, Part):
         return isinstance(whole, torch.Tensor) and _part_is_apart(whole, found, sums, name)
@@ -137,7 +137,7 @@ _FEW = 4096
 
 
 def far(whole: torch.Tensor, found: torch.Tensor, *, like: torch.Tensor | None = None, close: float | None = None) -> bool:
-    """Return whether two tensors differ by more than rounding, which goes by the largest number in `like`."""
+    """Return whether two tensors differ by more than rounding, relative to the largest value in `like`."""
     if whole.shape != found.shape or whole.layout != found.layout:
         return True
     if whole.layout != torch.strided:
@@ -154,7 +154,7 @@ def far(whole: torch.Tensor, found: torch.Tensor, *, like: torch.Tensor | None =
 
 
 def sums_are_apart(of_ranks: Sequence[dict[str, torch.Tensor]], wholes: Callable[[str], torch.Tensor | None]) -> str | None:
-    """Return the name of a sum over the ranks that is not the whole, if there is one."""
+    """Return the name of a sum over the ranks that differs from the full value, if there is one."""
     for name in of_ranks[0]:
         whole = wholes(name)
         if whole is not None and all(name in part for part in of_ranks):

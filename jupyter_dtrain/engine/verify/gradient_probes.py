@@ -1,4 +1,4 @@
-"""Gradients of a call, in few numbers that ranks can add up: along two directions of each parameter, for one direction of the results.
+"""Projections of the gradients of a call, few numbers that ranks can sum: on two directions per parameter, for one of the results.
 
 The directions are the same on all ranks and draw no random numbers.
 """
@@ -22,7 +22,7 @@ _CLOSE = {torch.float64: 1e-8, torch.complex128: 1e-8, torch.float32: 3e-3, torc
 _CLOSE_ELSEWHERE = 5e-2
 
 Projections = list[torch.Tensor]
-"""Of each parameter the gradient along two directions, and its length."""
+"""Numbers per parameter: the gradient along two directions, and its norm."""
 
 
 def projections(
@@ -33,23 +33,23 @@ def projections(
     scale: float,
     passes: BackwardPasses,
 ) -> Projections | None:
-    """Return the gradients of the parameters of `module`; the graph stays.
+    """Return the projected gradients of the parameters of `module`; the autograd graph is retained.
 
     Parameters
     ----------
     results : sequence of torch.Tensor
-        What its call has returned, or the rank's parts of that.
+        The results of its call, or the rank's parts of these.
     placements : sequence of Placement or None
-        Of each result; ``None``: it is the whole.
+        Placement of each result; ``None``: it is the full one.
     scale : float
-        By which gradients of parts are larger on their way: they are averaged over so many ranks. 1 for what one rank computes alone.
+        Factor by which gradients of shards are larger, as they are averaged over so many ranks; 1 for one rank alone.
     passes : BackwardPasses
-        Told that a pass is under way.
+        Notified of the pass.
 
     Returns
     -------
     list of torch.Tensor or None
-        ``None``: they cannot be taken. What checkpointing or a compiler makes of a graph takes a single pass alone.
+        ``None`` if they cannot be computed: graphs with checkpoints or compiled code allow one pass only.
     """
     if _has_compiled():  # each pass may pick another graph, and checkpointing wants the same
         return None
@@ -113,7 +113,7 @@ def _direction(shape: torch.Size, number: int, like: torch.Tensor) -> torch.Tens
 
 
 def differ(whole: Projections, of_ranks: Sequence[Projections], dtype: torch.dtype) -> bool:
-    """Return whether the ranks' gradients add up to something else than those of the `whole`."""
+    """Return whether the sums of the ranks' gradients differ from those of the full batch, `whole`."""
     largest = max((float(sums[2]) for sums in whole if bool(torch.isfinite(sums).all())), default=0.0)
     close = _CLOSE.get(dtype, _CLOSE_ELSEWHERE) * largest
     for number, expected in enumerate(whole):

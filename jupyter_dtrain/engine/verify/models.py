@@ -1,11 +1,10 @@
-"""Calls of models on a part of the batch, compared with the same call on the whole batch.
+"""Compares calls of models on a shard of the batch with the same call on the full batch.
 
-At a checked call each rank first computes the whole batch, as one process would: from the same state, with the same random numbers, and
-with nothing of it left. Then the call is made as always, and compared: the rows of its results, what it leaves in all that the model can
-reach, and its gradients, along two directions of the parameters, for one direction of the results. Where something differs by more than
-rounding, and a second computation of the whole differs not, all is put back as it was before the call and the model is run like the
-cell's own code (`forward`), or, if that differs as well, given the whole batch on every rank. So no number of the call that is found
-has been used.
+At a checked call each rank first computes the full batch, as one process would: from the same state, with the same random numbers, and
+restores the state. Then it makes the call on its shard. Compared are the rows of the results, the state that the call leaves in everything
+that the model can reach, and its gradients, projected on two directions of the parameters for one of the results. If something differs by
+more than rounding, and a second computation of the full batch does not differ, the state is restored. The model's `forward` then runs like
+the cell's own code, or, if that differs too, on the full batch on every rank. So the wrong numbers of the call have not been used.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from .schedule import FAR, Schedule, Turn
 from .verdict import GRADIENTS, SeenCall, WholeCall, verdict
 
 MOST_KINDS = 8
-"""Sizes of batches of which the first call is checked, of each model in training and in evaluation; of others a later one."""
+"""Number of batch sizes for which the first call of a model is checked, in training and in evaluation; of others, a later one is."""
 
 
 class ModelChecks:
@@ -42,15 +41,15 @@ class ModelChecks:
     mode : {"auto", "always", "first"}
     passes : BackwardPasses
     scale : float
-        By which gradients are larger on their way.
+        Factor by which gradients are larger in the backward pass.
     statistics_per_rank, draws_per_rank : bool
-        Whether models may take statistics, or draw, of each rank's part alone.
+        Whether models take statistics, or draw, for each rank's shard separately.
     whole : iterable of str
-        Classes of models that are not to be given a part.
+        Names of classes of models that are not given a shard.
     say : callable
-        Tells the user.
+        Shows a note to the user.
     step : callable
-        Returns how many steps have been made.
+        Returns the number of steps so far.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class ModelChecks:
         self._under_way = False
 
     def is_due(self, module: nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]]) -> bool:
-        """Count a call of `module`; return whether it is to be checked."""
+        """Count a call of `module`, and return whether it is to be checked."""
         if self._under_way:
             return False
         turns = self._turns.get(module) or self._turns.set(module, {})
@@ -98,12 +97,12 @@ class ModelChecks:
         Parameters
         ----------
         seen : callable
-            Makes the call as always.
+            Makes the call on the rank's shard.
         alone : callable
             Calls the model with plain arguments, as one process does.
         module : nn.Module
         called : ModuleInfo
-            What is known of it: here it is noted that it is not to be given a part.
+            What is known of the module; here it is noted if it must not be given a shard.
         given : tuple
             Its arguments.
         """
@@ -155,7 +154,7 @@ class ModelChecks:
         return result
 
     def _given_whole(self, seen: Callable[[], Any], called: ModuleInfo) -> Any:
-        """Make one call on the whole batch, on every rank."""
+        """Make one call on the full batch, on every rank."""
         was, called.takes_batch_for_sequence = called.takes_batch_for_sequence, True
         try:
             return seen()
@@ -169,7 +168,7 @@ class ModelChecks:
     def _mended(
         self, found: str, seen: Callable[[], Any], module: nn.Module, called: ModuleInfo, before: StateBefore, whole: WholeCall, turn: Turn
     ) -> Any:
-        """Make the call again, with the model whole, or go back where earlier calls may have been wrong as well."""
+        """Make the call again on the full batch, or go back if earlier calls may have been wrong, too."""
         kind = kind_of(type(module))
         others = [other for other in (self._turns.get(module) or {}).values() if other is not turn and other.calls > other.last]
         if others or turn.calls > turn.last + 1:
@@ -194,7 +193,7 @@ class ModelChecks:
 
 
 def _total_of(given: tuple[tuple[Any, ...], dict[str, Any]]) -> int:
-    """Return of how many samples a batch is; what a model does on parts is found out for each number of them."""
+    """Return the number of samples of a batch: each number is checked separately."""
     for value in (*given[0], *given[1].values()):
         if type(value) is GlobalTensor and isinstance(value.placement, Shard):
             return value.placement.share.total

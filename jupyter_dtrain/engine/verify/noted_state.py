@@ -1,6 +1,6 @@
-"""What a call can change, noted before it: to undo what it does, and to tell what it has done.
+"""Records the state that a call can change, to undo its changes and to tell what they were.
 
-Tensors are copied when something writes into them (:class:`CopyOnWrite`), as hardly anything does.
+Tensors are copied only when something writes into them (:class:`CopyOnWrite`), which is rare.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from .frozen import ABSENT, Freezer, Frozen
 from .reachable import Reachable
 
 LARGEST = 1 << 25
-"""Bytes of an array that is copied; while a trial goes on, nobody may write into a larger one."""
+"""Largest size in bytes of an array that is copied; a larger one is read-only during a trial."""
 
 Changes = dict[tuple[int, str], tuple[str, Frozen]]
-"""What a call has changed: by what holds it and the key in there, its name for the user and what it is now."""
+"""The changes of a call: by holder and key, the name for the user and the present value."""
 
 
 class CopyOnWrite(TorchDispatchMode):
@@ -42,7 +42,7 @@ class CopyOnWrite(TorchDispatchMode):
         self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Run `func`, with what it writes into copied."""
+        """Run `func`, after copying what it writes into."""
         kwargs = kwargs or {}
         if func._schema.is_mutable:
             for number, argument in enumerate(func._schema.arguments):
@@ -54,7 +54,7 @@ class CopyOnWrite(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def copy(self, tensor: torch.Tensor) -> None:
-        """Copy the memory of `tensor` as it is now, unless it was copied before."""
+        """Copy the memory of `tensor`, unless it was copied before."""
         address = _address_of_storage(tensor)
         if address in self._known and address not in self._copies:
             storage = tensor.untyped_storage()
@@ -65,7 +65,7 @@ class CopyOnWrite(TorchDispatchMode):
         return _address_of_storage(tensor) in self._copies
 
     def restore(self) -> None:
-        """Let everything hold what it held."""
+        """Restore the copies."""
         for storage, copy in self._copies.values():
             if storage.nbytes() != copy.nbytes():  # those of observers are empty until they are called
                 storage.resize_(copy.nbytes())
@@ -73,7 +73,7 @@ class CopyOnWrite(TorchDispatchMode):
 
 
 class _TensorBefore:
-    """A tensor as it was: which memory it had, and how often it had been written into."""
+    """A tensor as it was: its memory and its version counter."""
 
     def __init__(self, where: str, tensor: torch.Tensor) -> None:
         self.where, self.tensor = where, tensor
@@ -101,7 +101,7 @@ class _TensorBefore:
 
 
 class StateBefore:
-    """All that code can reach and change as it is now.
+    """The present state of everything that code can reach and change.
 
     Parameters
     ----------
@@ -125,7 +125,7 @@ class StateBefore:
         self._frozen_arrays: list[np.ndarray[Any, Any]] = []
 
     def copy_statistics(self, model: nn.Module) -> None:
-        """Copy what normalization layers write without a word."""
+        """Copy the running statistics of normalization layers, whose writes are not seen."""
         for layer in model.modules():
             if isinstance(layer, _NormBase | torch.jit.ScriptModule):
                 for buffer in layer.buffers(recurse=False):
@@ -138,15 +138,15 @@ class StateBefore:
         return self.has_drawn_for_cell() or not self._others.recapture().are(self._others)
 
     def has_drawn_for_cell(self) -> bool:
-        """Return whether PyTorch's stream has gone on."""
+        """Return whether PyTorch's random stream has advanced."""
         return not TorchState.now().is_same(self._cell)
 
     def streams(self) -> tuple[bytes, OtherStreams]:
-        """Return where random streams are now."""
+        """Return the present states of random streams."""
         return TorchState.now().to_bytes(), self._others.recapture()
 
     def changes(self) -> Changes:
-        """Return what has changed since, each with its name for the user."""
+        """Return the changes since, each with its name for the user."""
         found: Changes = {}
         freezer = Freezer(self.reachable.numbers)
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
@@ -178,18 +178,18 @@ class StateBefore:
     # -- to undo it ------------------------------------------------------------------------------------------------------
 
     def can_restore(self) -> bool:
-        """Return whether all that has been written since is known as it was."""
+        """Return whether all changes since can be undone."""
         with torch._C.DisableTorchFunctionSubclass():
             return all(not before.was_written() or before.was_moved() or self.writes.has(before.tensor) for before in self._tensors)
 
     def forbid_writing(self) -> None:
-        """Let nobody write into arrays that are too large to be copied, until :meth:`restore`."""
+        """Make arrays that are too large to copy read-only, until :meth:`restore`."""
         self._frozen_arrays = [array for array, copy in self._arrays if copy is None and array.flags.writeable]
         for array in self._frozen_arrays:
             array.flags.writeable = False
 
     def restore(self) -> None:
-        """Let everything be as it was."""
+        """Restore the state."""
         with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
             for holder, copy in zip(self.reachable.holders, self._copies, strict=True):
                 refill(holder.content, copy)
@@ -211,7 +211,7 @@ class StateBefore:
             self.rewind()
 
     def rewind(self) -> None:
-        """Let random streams be where they were."""
+        """Restore random streams."""
         self._cell.set()
         self._others.set()
 

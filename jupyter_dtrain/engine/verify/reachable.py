@@ -1,7 +1,7 @@
 """The objects that code can reach and change: from a model or a data set, through attributes, containers, functions and their globals.
 
-Not those inside of libraries that have nothing of a sample (loggers, frames of pandas), and none that cannot be put back (an iterator, a
-file that is written): such a one makes what reaches it unverifiable, and :attr:`Reachable.obstacle` names it.
+Left out are objects of libraries that have nothing of a sample (loggers, data frames). An object that cannot be restored (an iterator, a
+file that is written) makes what reaches it unverifiable; :attr:`Reachable.obstacle` names it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from ..user_frames import is_users, is_users_module
 from .contents import Cell, ClassValues, Globals
 
 MOST = 300_000
-"""Objects that are looked at."""
+"""Most objects that are visited."""
 WIDEST = 20_000
-"""Entries of a container that are looked into; of a larger one it is noted which they are."""
+"""Most entries of a container that are visited; of a larger one only their identity is recorded."""
 
 _IMMUTABLE: tuple[type, ...] = (
     *(int, float, complex, str, bytes, type(None), type(...), range, slice, Enum, PurePath, CodeType),
@@ -53,47 +53,47 @@ _IMMUTABLE: tuple[type, ...] = (
 )
 _SKIPPED = frozenset(("pandas", "polars", "pyarrow", "matplotlib", "IPython", "jupyter_dtrain", "asyncio", "concurrent", "typing", "abc"))
 _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx", "torch.export")
-"""What a compiler keeps of its own work says nothing of samples."""
+"""Objects in which compilers keep their own data, nothing of samples."""
 _TELLING = frozenset(("wandb", "mlflow", "tensorboard", "tensorboardX", "sqlite3", "socket", "_csv", "subprocess", "ipywidgets"))
-"""Libraries whose objects tell others of each call."""
+"""Libraries whose objects report each call elsewhere."""
 _SHOWING = frozenset(("display", "input"))
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Something that holds others by key or in a row. `where` names it to the user: `` `Net` ``; `of` is an entry's place in it."""
+    """An object that contains others by key or index. `where` is its name for the user: `` `Net` ``; `of` formats an entry's place."""
 
     content: Any
     where: str
     by_name: bool = False
 
     def place(self, key: object) -> str:
-        """Return what an entry is to the user."""
+        """Return the name of an entry for the user."""
         return f"{self.where}.{key}" if self.by_name and self.where else str(key) if self.by_name else self.where
 
 
 class Reachable:
-    """What code can reach and change.
+    """The objects that code can reach and change.
 
     Parameters
     ----------
     roots : iterable of (str, object)
-        Where it begins, each with its name for the user.
+        The first objects, each with its name for the user.
 
     Attributes
     ----------
     holders : list of Holder
-        Attributes, containers, globals, variables around functions: each with what can be put back into it.
+        Attributes, containers, globals, closures: each with contents that can be restored.
     tensors, arrays : list of (str, object)
-        With their places.
+        With their names for the user.
     generators : list
-        Of random numbers.
+        Random generators.
     caches : list of (MutableMapping, str)
-        Names under which a function stands whose results ``functools.lru_cache`` keeps.
+        Mappings and names of functions with ``functools.lru_cache``.
     files : list
-        That are read.
+        Files open for reading.
     obstacle : str
-        What can be changed and not be put back; empty where there is no such thing.
+        An object that can change and cannot be restored; empty if there is none.
     """
 
     def __init__(self, roots: Iterable[tuple[str, object]]) -> None:
@@ -224,7 +224,7 @@ class Reachable:
                     self._pending.append((name, value))
 
     def _hold_globals(self) -> None:
-        """Hold the globals that functions use, once all are known; what they stand for has been looked at."""
+        """Record the globals that functions use, once all are known; their values have been visited."""
         for module, names in self._names.values():
             content = Globals(module, names)
             self.holders.append(Holder(content, "", by_name=True))

@@ -1,4 +1,4 @@
-"""What a check has found: which object comes to something else on a part of a batch, and what of it."""
+"""The findings of a check: which object gives other results on a shard of a batch, and which results."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Finding:
-    """An object that is not to be given a part of a batch.
+    """An object that must not be given a shard of a batch.
 
     Attributes
     ----------
     kind : str
-        Its class, by which it is known after going back.
+        Its class, by which it is recognized after going back.
     what : str
         What differs, for the user.
     """
@@ -22,7 +22,7 @@ class Finding:
 
 
 class GoBack(BaseException):
-    """A difference has been found that earlier steps may have had: the cell is to go on from the last step that was checked.
+    """A difference was found that earlier steps may have had, too: the cell has to resume from the last step that was checked.
 
     Parameters
     ----------
@@ -36,17 +36,17 @@ class GoBack(BaseException):
         self.findings, self.checked = findings, checked
 
     def message(self) -> str:
-        """Return what was found, for the user."""
+        """Return the message to the user."""
         names = ", ".join(f"`{shown(finding.kind)}` ({finding.what})" for finding in self.findings)
         return f"{names} gave another result on parts of a batch than on all of it, after step {self.checked}."
 
 
 def kind_of(value: object) -> str:
-    """Return by what an object is known in another process: the name of its class, or of a function."""
+    """Return the name by which an object is recognized in another process: of its class, or of a function."""
     named = value if isinstance(value, type) or hasattr(value, "__qualname__") else type(value)
     return f"{named.__module__}.{named.__qualname__}"
 
 
 def shown(kind: str) -> str:
-    """Return such a name as the user knows it."""
+    """Return such a name as the user writes it."""
     return kind.rpartition(".")[2] if "<locals>" not in kind else kind.rpartition("<locals>.")[2]

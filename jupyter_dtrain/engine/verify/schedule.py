@@ -1,6 +1,6 @@
-"""Which calls are checked: the first of each kind, and later ones at growing distances, within a part of the run's time.
+"""Which calls are checked: the first of each kind, and later ones at growing distances, within a fraction of the run's time.
 
-All ranks decide alike: what they decide by are numbers that they have exchanged at the last check.
+All ranks decide alike, by numbers that they have exchanged at the last check.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from ...options import Verify
 
 PART = 0.01
-"""Of the run's time, what checks beyond the first may take."""
+"""Largest fraction of the run's time for checks after the first."""
 FAR = 1 << 62
 
 
 @dataclass(slots=True)
 class Turn:
-    """Whose turn a check is: `calls` were made, and that of number `due` is the next to be checked.
+    """The checks of one kind of call: `calls` were made, and call number `due` is the next to check.
 
-    After call `last`, in step `checked`, a check has found nothing.
+    The last check without a finding was of call `last`, in step `checked`.
     """
 
     calls: int = 0
@@ -31,7 +31,7 @@ class Turn:
 
 
 class Schedule:
-    """Says when to check.
+    """Decides when to check.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Schedule:
         self._began = time.monotonic()
 
     def note(self, turn: Turn) -> bool:
-        """Count a call; return whether it is to be checked."""
+        """Count a call, and return whether to check it."""
         turn.calls += 1
         return turn.calls >= turn.due
 
@@ -59,7 +59,7 @@ class Schedule:
         ----------
         turn : Turn
         of_ranks : sequence of (float, float)
-            Of each rank the seconds that the check has taken and those since the run began.
+            For each rank, the seconds that the check has taken, and those since the run began.
         """
         cost, now = max(seconds for seconds, _ in of_ranks), max(at for _, at in of_ranks)
         if self._mode == "always":

@@ -1,4 +1,4 @@
-"""A computation that nobody is to notice: what it would show is kept back, and where it would leave something outside it is given up."""
+"""A trial computation without side effects: its output is discarded, and it is given up if it would leave something outside."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _MODES_OF_WRITING = frozenset("wax+")
 
 
 class GivenUp(BaseException):
-    """A trial would have left something: a file, a process, a line to others."""
+    """A trial would have had a side effect: a file, a process, a message."""
 
 
 class _Guard:
-    """Watches what Python does, once it has been asked to: a hook of the interpreter's stays as long as that."""
+    """An audit hook of the interpreter, which cannot be removed and is active during trials only."""
 
     def __init__(self) -> None:
         self.thread: int | None = None
@@ -57,12 +57,12 @@ _guard = _Guard()
 
 @contextmanager
 def unnoticed() -> Iterator[io.StringIO]:
-    """Keep back what is printed, logged or warned of, and raise `GivenUp` where something would be left, until the end of the block.
+    """Discard output, log records and warnings in the ``with`` block, and raise `GivenUp` at a side effect.
 
     Yields
     ------
     io.StringIO
-        What would have been printed.
+        The output that was discarded.
     """
     said = io.StringIO()
     was = logging.root.manager.disable
@@ -97,7 +97,7 @@ def _never(*_: Any, **__: Any) -> None:
 
 
 class _Nobody:
-    """In the place of the run that a cell asks by name."""
+    """Replaces the run that a cell addresses by :mod:`jupyter_dtrain.api`."""
 
     def __getattr__(self, name: str) -> Any:
         raise GivenUp(f"it asks for `{name}` of the run")

@@ -1,4 +1,4 @@
-"""A checked call of a model: what each rank has seen of it, and what all together find that differs from the call on the whole batch."""
+"""The verdict on a checked call of a model, from what each rank has seen: what differs from the call on the full batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULT, GRADIENTS = "what it returns", "its gradients"
 
 @dataclass
 class WholeCall:
-    """What a call on the whole batch comes to."""
+    """The results of a call on the full batch."""
 
     results: list[Any] = field(default_factory=list)
     changes: Changes = field(default_factory=dict)
@@ -31,7 +31,7 @@ class WholeCall:
 
 @dataclass
 class SeenCall:
-    """What the checked call of a rank has come to, told to the others."""
+    """The results of a rank's checked call, sent to the other ranks."""
 
     different: str = ""
     failed: bool = False
@@ -41,7 +41,7 @@ class SeenCall:
 
 
 def differs_here(leaves: list[Any], others: OtherStreams, whole: WholeCall, before: StateBefore, sums: dict[str, torch.Tensor]) -> str:
-    """Return what this rank sees to be something else than the whole; empty where it sees nothing."""
+    """Return what differs from the full batch on this rank; empty if nothing does."""
     freezer = Freezer({})
     if len(leaves) != len(whole.results):
         return RESULT
@@ -57,7 +57,7 @@ def differs_here(leaves: list[Any], others: OtherStreams, whole: WholeCall, befo
 
 
 def verdict(of_ranks: list[SeenCall], whole: WholeCall) -> str:
-    """Return what differs, the same on all ranks. A collective."""
+    """Return what differs, equal on all ranks. Collective."""
     if any(of_rank.given_up for of_rank in of_ranks):
         return ""
     if found := next((of_rank.different for of_rank in of_ranks if of_rank.different), ""):
