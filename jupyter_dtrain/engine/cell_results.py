@@ -91,7 +91,7 @@ class CellResults:
             kept_value = None if self._checks().why_not(value) else value
             return self._packing.packed(changes, kept, kept_value, self._checks().states(states)), not_sent
 
-    # -- on the way --------------------------------------------------------------------------------------------------
+    # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def save(
         self,
@@ -197,7 +197,7 @@ class CellResults:
 
         return extra, objects, again
 
-    # -- what there is -----------------------------------------------------------------------------------------------
+    # -- current values and changes ----------------------------------------------------------------------------------
 
     def _bound(self, skip: Mapping[str, object]) -> dict[str, Any]:
         before = self._before

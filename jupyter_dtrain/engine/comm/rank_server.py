@@ -57,7 +57,7 @@ class RankServer:
         _of_this_process.add(self)
         threading.Thread(target=self._accept, args=(self._listener,), name="dtrain-rank-server", daemon=True).start()
 
-    # -- who comes ---------------------------------------------------------------------------------------------------
+    # -- incoming connections ----------------------------------------------------------------------------------------
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
@@ -137,7 +137,7 @@ class RankServer:
                 os.close(self._files.pop(number)[0])
                 self._changed.notify_all()
 
-    # -- its end -----------------------------------------------------------------------------------------------------
+    # -- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Stop listening, and shut down all connections."""

@@ -125,7 +125,7 @@ def kinds_of(batch: Any, layout: Layout, total: int) -> list[Any] | None:
     return [found[path] for path in layout] if fits(batch, ()) and found.keys() == layout.keys() else None
 
 
-# -- finding out where the samples are -------------------------------------------------------------------------------
+# -- attributes of tensors -------------------------------------------------------------------------------------------
 
 
 def has_attributes(value: Any) -> bool:
@@ -133,7 +133,7 @@ def has_attributes(value: Any) -> bool:
     return type(value) is torch.Tensor and bool(value.__dict__)
 
 
-# -- through the structure --------------------------------------------------------------------------------------------
+# -- traversal of the structure ---------------------------------------------------------------------------------------
 
 
 def children_of(value: Any) -> dict[Any, Any] | None:

@@ -134,7 +134,7 @@ class CallArguments:
         for (holder, _, _), copy in zip(self._copies, copies, strict=True):
             refill(holder, copy)
 
-    # -- after it ----------------------------------------------------------------------------------------------------
+    # -- after the call ----------------------------------------------------------------------------------------------
 
     def kept(self) -> list[Slot] | None:
         """Return the slots in which the model has stored tensors; ``None`` if it did something that only an open model may do."""

@@ -68,7 +68,7 @@ class Replicas:
         if answer != _HAS:
             raise OSError("the next host has no room")
 
-    # -- for others --------------------------------------------------------------------------------------------------
+    # -- replicas of other ranks -------------------------------------------------------------------------------------
 
     def _take(self, link: socket.socket) -> None:
         while True:
