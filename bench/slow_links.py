@@ -5,7 +5,7 @@ cores, so what an engine computes is a wait of known length, in each layer's for
 How long that is says ``--exchange``, the part of it that a step's gradients take on the link of each of three hosts. Engines and the
 switch go before all other programs of the machine, so that these make them no slower.
 
-- *scaling*: a step on three hosts, beside one on one host; each engine has as many samples in either.
+- *scaling*: a step on three hosts, beside one on one host, without snapshots; each engine has as many samples in either.
 - *saving*: `--compress` and `--sync-every` on three hosts, beside none.
 - *snapshots*: the same cell with snapshots and without, on three hosts.
 
@@ -129,7 +129,7 @@ class Bench:
 
 def scaling(bench: Bench, rounds: int) -> None:
     """Print a step on one host and on three."""
-    found = [(bench.steps(ON_ONE), bench.steps(ON_ALL)) for _ in range(rounds)]
+    found = [tuple(bench.steps(hosts, snapshots=False) for hosts in (ON_ONE, ON_ALL)) for _ in range(rounds)]
     one, three = ([steps.median for steps in of] for of in zip(*found, strict=True))
     print(f"scaling: one host {spread(one)} s, three {spread(three)} s; {spread([steps.sent for _, steps in found])} MB sent by a host")
     print(f"  {spread([a / b for a, b in zip(one, three, strict=True)])} × the steps of one host in the same time")
