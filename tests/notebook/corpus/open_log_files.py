@@ -1,6 +1,7 @@
-# Files that an earlier cell has opened: lines, rows of a table, bytes; a stream kept in a name; one that the cell closes.
+# Files that an earlier cell has opened: lines, rows, bytes, log records; a stream kept in a name; one that the cell closes.
 # %% setup
 import csv
+import logging
 import sys
 import torch
 from torch import nn
@@ -13,6 +14,9 @@ rows = csv.DictWriter(table, ["epoch", "loss"], delimiter=";")
 rows.writeheader()
 raw = open("numbers.bin", "wb")
 out = sys.stdout
+told = logging.getLogger("told")
+told.handlers = [logging.FileHandler("told.log", mode="w")]
+told.setLevel(logging.INFO)
 x = torch.randn(30, 3)
 loader = DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), batch_size=8, shuffle=True)
 model = nn.Linear(3, 1)
@@ -33,7 +37,8 @@ for epoch in range(3):
     rows.writerow({"epoch": epoch, "loss": f"{loss.item():.8f}"})
     raw.write(bytes([epoch]))
     print("shown", epoch, file=out)
+    told.info("%d: %.8f for %d", epoch, loss, (yb > 0).sum())
 log.writelines(["one\n", "two\n"])
 log.close()
 # %% compare
-model.state_dict(), losses, log.closed, open("lines.txt").read(), table.write("after"), table.close(), open("table.csv").read().split(), (raw.close(), open("numbers.bin", "rb").read())
+model.state_dict(), losses, log.closed, open("lines.txt").read(), table.write("after"), table.close(), open("table.csv").read().split(), open("told.log").read(), (raw.close(), open("numbers.bin", "rb").read())
