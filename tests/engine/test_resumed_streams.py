@@ -152,7 +152,7 @@ class Divided(IterableDataset):
         return iter(torch.arange(8.0)[rank::size, None])
 loader = DataLoader(Divided(), batch_size=2)
 """
-    with pytest.raises(RankError, match=r"different rows .* \(Divided\) shards itself by rank"):
+    with pytest.raises(RankError, match=r"different rows, .* \(Divided\) shards itself by rank"):
         ranks.call(2, killed_on_a_rank, setup, EPOCHS, 3)
 
 
