@@ -244,7 +244,7 @@ function Tabs({ tab, onTab, trans }: ITabsProps): React.ReactElement {
     <div
       className="jp-dtrain-page-tabs"
       role="tablist"
-      aria-label={trans.__('What is shown of the selected runs')}
+      aria-label={trans.__('Views of the selected runs')}
       onKeyDown={move}
     >
       {TABS.map(one => (
