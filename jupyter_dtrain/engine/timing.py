@@ -138,12 +138,16 @@ class _HostClock:
 
 
 class _DeviceClock:
-    """Measures seconds between events in the current stream of a CUDA device."""
+    """Measures seconds between events in the current stream of a CUDA device.
+
+    It stops once the device has failed: an error of its own would be shown instead of the cell's.
+    """
 
     def __init__(self) -> None:
         self._seconds = [0.0] * (OUTSIDE + 1)
         self._marks: deque[tuple[int, Any]] = deque()  # part that ends at the event, event
         self._free: list[Any] = []
+        self._has_failed = False
         self._last: Any = self._event()
 
     def _event(self) -> Any:
@@ -152,15 +156,23 @@ class _DeviceClock:
         return event
 
     def mark(self, part: int, _following: int) -> None:
-        """End `part` at this point of the stream."""
-        if len(self._marks) < MAX_MARKS:
-            self._marks.append((part, self._event()))
+        """End `part` at this point of the stream, unless the stream is captured into a CUDA graph."""
+        if self._has_failed or len(self._marks) >= MAX_MARKS:
+            return
+        try:
+            if not torch.cuda.is_current_stream_capturing():
+                self._marks.append((part, self._event()))
+        except RuntimeError:
+            self._has_failed = True
 
     def read(self) -> list[float]:
         """Return the sums up to the last event that the device has passed."""
-        while self._marks and self._marks[0][1].query():
-            part, event = self._marks.popleft()
-            self._seconds[part] += self._last.elapsed_time(event) / 1000
-            self._free.append(self._last)
-            self._last = event
+        try:
+            while not self._has_failed and self._marks and self._marks[0][1].query():
+                part, event = self._marks.popleft()
+                self._seconds[part] += max(0.0, self._last.elapsed_time(event)) / 1000  # of two streams, either may be ahead
+                self._free.append(self._last)
+                self._last = event
+        except RuntimeError:
+            self._has_failed = True
         return list(self._seconds)

@@ -30,6 +30,7 @@ from .memory import Idle, can_be_used
 from .snapshot.rescue import Rescue, leave_outcome, rescue_file
 from .strategies.base import Strategy, load_strategy
 from .task import Outcome, Task
+from .telemetry.graph_capture import undisturbed_captures
 from .telemetry.kernel_link import Interrupts, orders_to
 from .telemetry.reporter import Reports
 from .tensor.pending_checks import forget
@@ -126,6 +127,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
             firsts_noted((task.source, *task.sources.values())),
             left_as_it_was(apart=task.strategy.owns_process_group) as clean_up,
             guarded_groups(),
+            undisturbed_captures(reports.emitter),
             _threads_of(task),
         ):
             reports.emitter.start()

@@ -115,6 +115,7 @@ TABLE = (
     Replaced("torch.jit.ScriptFunction", "__call__", "takes the full tensor"),
     Replaced("torch.jit._builtins", "_find_builtin", "TorchScript knows PyTorch's functions by their addresses"),
     Replaced("torch.jit._recursive", "_find_builtin try_compile_fn", "TorchScript knows PyTorch's functions by their addresses"),
+    Replaced("torch.cuda.graphs.CUDAGraph", "capture_begin capture_end", "no other thread asks the GPU for anything meanwhile"),
     # -- random numbers
     Replaced("torch", "manual_seed", "what modules draw is drawn for the global batch from here on"),
     Replaced("torch", "seed", f"{_SEEDS}; what modules draw is drawn for the global batch from here on"),

@@ -116,6 +116,7 @@ def test_on_a_device_the_time_is_that_of_its_own_stream(monkeypatch):
             return 1000 * (later.at - self.at)  # milliseconds
 
     monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     asked_at += [0.0, 1.0, 3.0, 6.0, 10.0, 10.5]
     timing = Timing(0, torch.device("cuda:0"))
     timing.start()

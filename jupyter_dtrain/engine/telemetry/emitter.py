@@ -8,7 +8,8 @@ wait for them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -48,6 +49,7 @@ class Emitter:
         self._flush_lock = threading.Lock()
         self._stop = threading.Event()
         self._count = 0
+        self._asks = True
         self._thread = threading.Thread(target=self._run, name="dtrain-emit", daemon=True)
 
     def add_source(self, source: Callable[[], list[Message]]) -> None:
@@ -57,6 +59,16 @@ class Emitter:
     def start(self) -> None:
         """Start sending."""
         self._thread.start()
+
+    @contextmanager
+    def asking_nobody(self) -> Iterator[None]:
+        """Ask no source, on any thread, until the end of the ``with`` block; what is emitted is sent all the same."""
+        with self._flush_lock:
+            self._asks = False
+        try:
+            yield
+        finally:
+            self._asks = True
 
     def emit(self, message: Message) -> None:
         """Send `message` with the next batch."""
@@ -73,7 +85,7 @@ class Emitter:
     def flush(self) -> None:
         """Send the present messages."""
         with self._flush_lock:
-            found = [message for source in self._sources for message in source()]
+            found = [message for source in self._sources for message in source()] if self._asks else []
             with self._lock:
                 messages, self._pending = self._pending + found, []
             if messages:

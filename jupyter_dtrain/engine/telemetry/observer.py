@@ -35,6 +35,16 @@ class _Step:
     weight: float
     learning_rate: float | None
     samples: int
+    computed: torch.cuda.Event | None = None
+
+    def read_loss(self) -> float | None:
+        """Return the rank's part of the loss, ``None`` where there is none, or where its GPU has failed. Waits for it."""
+        try:
+            if self.computed is not None:
+                self.computed.synchronize()
+            return None if self.loss is None else float(self.loss)
+        except RuntimeError:  # the cell's own operation tells of the failure
+            return None
 
 
 class Observer:
@@ -130,6 +140,8 @@ class Observer:
     def _finish(self, learning_rate: float | None) -> None:
         self.step += 1
         done = _Step(self.step, time.time(), self._loss, self._weight, learning_rate, self._used)
+        if self._loss is not None and self._loss.is_cuda:
+            done.computed = _end_of_side_stream()
         self._loss, self._used = None, 0
         with self._lock:
             self._done.append(done)
@@ -205,7 +217,7 @@ class Observer:
                     rank=self._rank,
                     step=[s.step for s in done],
                     time=[s.time for s in done],
-                    loss=[None if s.loss is None else float(s.loss) for s in done],
+                    loss=[s.read_loss() for s in done],
                     weight=[s.weight for s in done],
                     learning_rate=[s.learning_rate for s in done],
                     samples=[s.samples for s in done],
@@ -219,3 +231,9 @@ class Observer:
         if progress is not None and self._rank == 0:
             messages.append(progress)
         return messages
+
+
+def _end_of_side_stream() -> torch.cuda.Event | None:
+    """Return what waits for the stream that the cell uses, ``None`` for a GPU's default one: another thread's copies come behind that."""
+    stream = torch.cuda.current_stream()
+    return None if stream == torch.cuda.default_stream() else stream.record_event()
