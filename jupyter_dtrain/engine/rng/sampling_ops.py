@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..tensor.memory_layout import blank_like
+from ..tensor.memory_layout import blank_like, ones_in
 from ..tensor.ops.operands import at
 
 Shape = tuple[int, ...]
@@ -138,8 +138,9 @@ def _dropped(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: Row
         whole = torch.slice_scatter(rows.blank(tensor).zero_(), tensor, rows.dim, rows.own.start, rows.own.stop)
         dropped = rows.of(func(whole, *args[1:3], **options)).clone()
         return tensor.copy_(dropped) if in_place else dropped
+    options |= {"inplace": True} if in_place else {}  # a GPU draws in place, and where there are gaps, in ways of their own
     with torch.no_grad():
-        mask = rows.of(func(rows.blank(tensor).fill_(1.0), *args[1:3], **options))
+        mask = rows.of(func(ones_in(rows.blank(tensor, with_gaps=not in_place)), *args[1:3], **options))
     return tensor.mul_(mask) if in_place else tensor * mask
 
 
@@ -150,7 +151,7 @@ def _attention(_func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], rows: 
     shape = _of_attention(args, kwargs)
     assert shape is not None
     query, dropped = given["query"], given["dropout_p"]
-    mask = rows.of(torch.empty(rows.widened(shape), dtype=query.dtype).bernoulli_(1 - dropped)).bool()
+    mask = rows.of(torch.empty(rows.widened(shape), dtype=query.dtype, device=query.device).bernoulli_(1 - dropped)).bool()
     seen = given.get("attn_mask")
     if seen is not None and seen.dtype == torch.bool:  # the function below would add a boolean mask as numbers
         seen = torch.zeros_like(seen, dtype=query.dtype).masked_fill_(seen.logical_not(), -torch.inf)

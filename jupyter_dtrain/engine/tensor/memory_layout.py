@@ -50,6 +50,13 @@ def blank_like(part: torch.Tensor, dim: int, total: int, *, with_gaps: bool = Fa
     return torch.empty_strided(shape, made, **where)  # no permuted view: an autograd function must not return one
 
 
+def ones_in(blank: torch.Tensor) -> torch.Tensor:
+    """Return ones of the shape, the type and the device of `blank`, in its memory unless that repeats entries."""
+    if 0 in blank.stride():
+        return torch.ones((), dtype=blank.dtype, device=blank.device).expand(blank.shape)
+    return blank.fill_(1.0)
+
+
 def compact(part: torch.Tensor) -> torch.Tensor:
     """Return a copy of `part`, in its shape and with its dims in the same order in memory, but without gaps."""
     return blank_like(part, 0, part.shape[0]).copy_(part) if part.dim() else part.clone()

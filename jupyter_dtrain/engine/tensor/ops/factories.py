@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from ..function_bodies import BODIES
-from ..memory_layout import blank_whole, compact, described
+from ..memory_layout import blank_whole, compact, described, ones_in
 from ..placement_types import GlobalState, GlobalTensor, Origin, Shard, from_local, to_local
 from ..versions import count_together
 from .dispatch import Rules
@@ -87,7 +87,7 @@ def dropout(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, An
     if kwargs.get("inplace"):
         raise NeedsFullTensor
     with torch._C.DisableTorchFunctionSubclass():
-        ones = blank_whole(tensor, placement).fill_(1.0)
+        ones = ones_in(blank_whole(tensor, placement, with_gaps=True))  # a GPU draws in another order where there are some
         mask = func(ones, *args[1:], **kwargs)[at(placement.dim, placement.loaded)]
         return from_local(tensor * mask, placement)
 
