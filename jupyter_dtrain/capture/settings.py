@@ -94,6 +94,12 @@ def _numpy_printing() -> dict[str, Any]:
     return {key: value for key, value in np.get_printoptions().items() if key != "override_repr"}
 
 
+def _set_default_device(kind: str) -> None:
+    """Let tensors be made on a device of this kind: a rank's own GPU, or the CPU where this process has none."""
+    has_it = kind != "cuda" or torch.cuda.is_available()
+    torch.set_default_device(kind if has_it and kind != "cpu" else None)
+
+
 def _flag(owner: Any, name: str) -> Setting:
     return Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
@@ -153,6 +159,7 @@ def _set_warning_filters(filters: Sequence[tuple[Any, str, tuple[str, str], str,
 _SETTINGS = {
     KNOWN: Setting(of_others, be_told),
     "torch.set_printoptions": Setting(_torch_printing, lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options)),
+    "torch.set_default_device": Setting(lambda: torch.get_default_device().type, _set_default_device),
     "torch.set_float32_matmul_precision": Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
     "torch.autograd.set_detect_anomaly": Setting(
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), lambda both: torch.set_anomaly_enabled(*both)

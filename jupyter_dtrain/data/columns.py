@@ -195,7 +195,7 @@ def _numbers(array: Any, column: Column) -> npt.NDArray[Any]:
 
 def _numpy_type(dtype: torch.dtype) -> np.dtype[Any]:
     """Return the type in which rows are kept; PyTorch makes what NumPy does not have (``bfloat16``) of it."""
-    return np.dtype(np.float32) if dtype == torch.bfloat16 else torch.empty(0, dtype=dtype).numpy().dtype
+    return np.dtype(np.float32) if dtype == torch.bfloat16 else torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
 
 
 def fill_nulls(table: pa.Table, values: Mapping[str, Any]) -> pa.Table:

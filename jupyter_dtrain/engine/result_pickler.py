@@ -76,7 +76,7 @@ class SpanningTensors:
         if id(tensor) not in self._noted:
             self._noted.add(id(tensor))
             self.tensors.append(tensor)
-        return torch.empty(0, dtype=tensor.dtype)
+        return torch.empty(0, dtype=tensor.dtype, device="cpu")
 
     def filled(self, wholes: Sequence[torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
         """Return a function that replaces each recorded tensor by its full tensor."""

@@ -39,7 +39,7 @@ class Speeds:
 
 def measured_speeds() -> Speeds:
     """Return those of this process, which takes a moment."""
-    left, large, small = torch.ones(384, 384), torch.ones(1 << 22), torch.ones(16)
+    left, large, small = torch.ones(384, 384, device="cpu"), torch.ones(1 << 22, device="cpu"), torch.ones(16, device="cpu")
 
     def small_ones() -> None:
         for _ in range(200):

@@ -124,4 +124,4 @@ def _zeros(arg: Any, dim: int | None, number: int) -> Any:
         return arg
     shape = tuple(number if index == dim else size for index, size in enumerate(arg.shape))
     there = tuple(1 if arg.stride(index) == 0 else size for index, size in enumerate(shape))
-    return torch.empty_permuted(there, _order(arg), dtype=arg.dtype).zero_().expand(shape)
+    return torch.empty_permuted(there, _order(arg), dtype=arg.dtype, device="cpu").zero_().expand(shape)

@@ -232,4 +232,4 @@ def storage_window(memory: Array | torch.UntypedStorage, offset: int, num_bytes:
 
 
 def _bytes(memory: Array | torch.UntypedStorage) -> Array:
-    return memory if isinstance(memory, np.ndarray) else torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
+    return memory if isinstance(memory, np.ndarray) else torch.empty(0, dtype=torch.uint8, device="cpu").set_(memory).numpy()

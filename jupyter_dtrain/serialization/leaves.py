@@ -63,7 +63,7 @@ class Numbers:
 
 def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
     """Return the leaf of a storage and its bytes, without a copy if it is on the CPU."""
-    data = as_array(torch.empty(0, dtype=torch.uint8).set_(storage.cpu()))
+    data = as_array(torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu()))
     return Leaf("storage", "uint8", (len(data),), storage.device.type, shared=is_shared(storage)), data.data
 
 

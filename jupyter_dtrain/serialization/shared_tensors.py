@@ -33,7 +33,7 @@ def reduced_array(array: Any) -> Any:
     """Return the reduce value of an array that shares memory with a tensor in shared memory, else ``NotImplemented``."""
     if type(array) is not np.ndarray or (tensor := shared_tensor(array)) is None:
         return NotImplemented
-    whole = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    whole = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
     offset = array.ctypes.data - whole.data_ptr()
     return _array, (whole, array.dtype, array.shape, array.strides, offset, array.flags.writeable)
 

@@ -149,6 +149,6 @@ class Unpacker(pickle.Unpickler):
                 else:
                     storage = torch.UntypedStorage(0)
                 if device.type != "cpu":
-                    storage = torch.empty(0, dtype=torch.uint8).set_(storage).to(device).untyped_storage()
+                    storage = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage).to(device).untyped_storage()
                 self._made[index] = storage
         return self._made[index]

@@ -29,7 +29,7 @@ def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
     assert {"matplotlib.rcParams", "matplotlib.use", "matplotlib.figure_formats", "pandas.set_option"} < before.keys()  # imported here
-    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 18
+    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 19
     assert pickle.loads(pickle.dumps(before)) == before
 
 
@@ -37,6 +37,7 @@ def test_all_are_known_and_can_be_sent():
     "change",
     [
         lambda: torch.set_printoptions(precision=2, sci_mode=True),
+        lambda: torch.set_default_device("meta"),
         lambda: np.set_printoptions(precision=3, suppress=True),
         lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
         lambda: np.seterr(divide="raise"),

@@ -79,7 +79,7 @@ class AgreeingReducer(Reducer):
         for number, (leaf, has_before, (indices, values)) in enumerate(zip(leaves, had, own, strict=True)):
             sizes = [int(of_rank[number]) for of_rank in of_ranks]
             joined = torch.sparse_coo_tensor(
-                _gathered(indices.T, sizes).T, _gathered(values / num_ranks, sizes), leaf.shape, check_invariants=False
+                _gathered(indices.T, sizes).T, _gathered(values / num_ranks, sizes), leaf.shape, device=leaf.device, check_invariants=False
             )
             leaf.grad = joined.coalesce() if has_before else joined
 

@@ -55,7 +55,7 @@ def _leaf_of(node: Any) -> torch.Tensor | None:
 @cache
 def _held_by_nobody() -> int:
     """Return the reference count that `_leaf_of` sees for a leaf to which only the graph refers."""
-    node = (torch.ones(1, requires_grad=True) * 1.0).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
+    node = (torch.ones(1, requires_grad=True, device="cpu") * 1.0).grad_fn.next_functions[0][0]  # type: ignore[union-attr]
     leaf = node.variable  # type: ignore[union-attr]
     return sys.getrefcount(leaf)
 

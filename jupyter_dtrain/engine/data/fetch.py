@@ -67,7 +67,7 @@ class _Rows:
         while type(dataset) is Subset:
             rows, dataset = [dataset.indices[index] for index in rows], dataset.dataset
         if set(map(type, rows)) == {int} and all(map(_is_plain, dataset.tensors)):
-            where = torch.tensor(rows)
+            where = torch.tensor(rows, device="cpu")
             try:
                 return _Batch(tensor.index_select(0, where.to(tensor.device)) for tensor in dataset.tensors)
             except (IndexError, RuntimeError):  # a negative index, or an error that PyTorch's own way raises

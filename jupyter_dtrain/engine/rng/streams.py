@@ -113,7 +113,7 @@ class ModelStream:
 
     def __init__(self, rank: int) -> None:
         cell = TorchState.now()
-        seed = int(torch.randint(2**62, ()).item())  # drawn from the cell's stream, so that a seeded run stays deterministic
+        seed = int(torch.randint(2**62, (), device="cpu").item())  # drawn from the cell's stream, so that a seeded run stays deterministic
         # Not `torch.manual_seed`: for a device that is not initialized it would queue a seed.
         torch.default_generator.manual_seed(seed + rank)
         if torch.cuda.is_initialized():
@@ -133,7 +133,7 @@ class LoadingStream:
 
     def __init__(self, rank: int) -> None:
         cell = RandomState.now()
-        seed = int(torch.randint(2**62, (2,))[1].item()) + rank  # the second number, as the model's stream uses the first
+        seed = int(torch.randint(2**62, (2,), device="cpu")[1].item()) + rank  # the second number, as the model's stream uses the first
         torch.default_generator.manual_seed(seed)
         if torch.cuda.is_initialized():
             torch.cuda.manual_seed(seed)

@@ -70,7 +70,7 @@ class FilledFiles:
 
     def _room_for(self, storage: torch.UntypedStorage) -> torch.Tensor:
         if storage.nbytes() < SMALLEST:
-            return torch.empty(0, dtype=torch.uint8).set_(storage)
+            return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         file = self._folder / f"{UNFINISHED}{self._rank}-{next(self._numbers)}"
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)

@@ -100,11 +100,11 @@ def apart(whole: Frozen, found: Frozen, sums: dict[str, torch.Tensor] | None = N
     if isinstance(whole, np.ndarray) and isinstance(found, np.ndarray):
         if whole.dtype == object or whole.dtype.kind not in "biufc":
             return bool(whole.shape != found.shape)
-        return bool(whole.dtype != found.dtype) or far(torch.as_tensor(np.array(whole)), torch.as_tensor(np.array(found)))
+        return bool(whole.dtype != found.dtype) or far(torch.from_numpy(np.array(whole)), torch.from_numpy(np.array(found)))
     if isinstance(whole, torch.Tensor) and isinstance(found, torch.Tensor):
         return far(whole, found)
     if isinstance(whole, float) and isinstance(found, float):
-        return far(torch.tensor(whole, dtype=torch.float64), torch.tensor(found, dtype=torch.float64), close=1e-4)
+        return far(*(torch.tensor(number, dtype=torch.float64, device="cpu") for number in (whole, found)), close=1e-4)
     if type(whole) is not type(found):
         return not (isinstance(whole, int | float) and isinstance(found, int | float) and whole == found)
     if isinstance(whole, dict):

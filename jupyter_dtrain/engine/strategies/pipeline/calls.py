@@ -68,7 +68,7 @@ class StageCalls:
         self._store, self.rank = store, mailbox.rank
         self.pieces = Pieces(world_size)
         self.requests = StageRequests(mailbox, answer=self._answer, drop=self.pieces.drop)
-        self.anchor = nn.Parameter(torch.zeros(()))  # by which what other ranks return requires gradients
+        self.anchor = nn.Parameter(torch.zeros((), device="cpu"))  # by which what other ranks return requires gradients
         self.call: ModelCall | None = None
         self.is_serving = False
         self.num_calls, self.num_with_graph = 0, 0

@@ -76,7 +76,7 @@ class Sampling:
         drawing, stream = call.drawing, call.sharded.stream
         if drawing is None or stream is None or self.own is None or self.cell is None:
             if self.drawn:
-                torch.rand(())  # the model draws now, which is seen by where the stream is
+                torch.rand((), device="cpu")  # the model draws now, which is seen by where the stream is
             return
         torch.default_generator.set_state(self.own)
         stream.other = TorchState(self.cell, stream.other.cuda)

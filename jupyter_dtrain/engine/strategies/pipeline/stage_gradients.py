@@ -104,7 +104,7 @@ class StageGradients(ShardedGradients):
             if shard.number not in self._set:
                 shard.add_gradient(self._rows_of(shard, gradient))
                 continue
-            full = torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient.contiguous()
+            full = torch.zeros(shard.shape, dtype=shard.dtype, device="cpu") if gradient is None else gradient.contiguous()
             with quiet(), torch.no_grad(), Counted(COMMUNICATION):
                 self._stages.memory.all_reduce(full)
                 assert shard.parameter.grad is not None
@@ -116,7 +116,7 @@ class StageGradients(ShardedGradients):
         replicas = self._replicas
         if replicas is None or not isinstance(shard, StageParameter) or shard.owner != self._calls.rank:
             return torch.empty_like(shard.rows) if gradient is None else gradient
-        full = torch.zeros(shard.shape, dtype=shard.dtype) if gradient is None else gradient
+        full = torch.zeros(shard.shape, dtype=shard.dtype, device="cpu") if gradient is None else gradient
         rows = torch.empty_like(shard.rows)
         with quiet(), torch.no_grad(), Counted(COMMUNICATION):
             shares = [shard.shares[rank] for rank in self._stages.mesh.ranks_along(DATA_PARALLEL)]

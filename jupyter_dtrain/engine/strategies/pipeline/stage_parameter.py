@@ -36,7 +36,7 @@ class StageParameter(ParameterShard):
         """Return what the cell sees as ``parameter.grad``."""
         if not self.is_here and self._gradient is not None and self._gradient_view is None and self.shape[0]:
             with quiet():
-                zeros = torch.zeros((1, *self.shape[1:]), dtype=self.dtype)
+                zeros = torch.zeros((1, *self.shape[1:]), dtype=self.dtype, device="cpu")
                 self._gradient_view = from_local(zeros, Shard(0, self.shares[self.rank]))
         return super().read_gradient()
 

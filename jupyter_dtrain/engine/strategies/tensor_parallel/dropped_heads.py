@@ -36,7 +36,7 @@ def _warned() -> None:
     """Trigger PyTorch's one-time warning that a dropout mask is for tests, and discard it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        one = torch.ones(1, 1, 1, 1)
+        one = torch.ones(1, 1, 1, 1, device="cpu")
         _math(one, one, one, None, 0.5, False, one.bool())
 
 

@@ -141,7 +141,7 @@ class GroupGradients(LayerGradients):
                 found = computed_whole if found is None else computed_whole + found
                 parameter.grad = None
             if found is None:
-                found = torch.zeros(shard.block_shape, dtype=shard.dtype)
+                found = torch.zeros(shard.block_shape, dtype=shard.dtype, device="cpu")
             rows = self._layers.gradients.empty(shard.rows.shape, shard.dtype)
             with Counted(COMMUNICATION):
                 by_piece, groups = found.split([size for _, size in pieces], dim), self._over.num_ranks

@@ -59,7 +59,7 @@ class LayerParameter(ParameterShard):
             return self._alias.detach()
         if self._block is None:
             with quiet(), torch.no_grad(), Counted(COMMUNICATION):
-                full = torch.empty(self.block_shape, dtype=self.dtype)
+                full = torch.empty(self.block_shape, dtype=self.dtype, device="cpu")
                 self.storage.read_of(self._places, full)
                 self._block = self._alias.detach()
                 self._block.data = full  # the version goes on to be that of the parameter
@@ -74,7 +74,7 @@ class LayerParameter(ParameterShard):
         """Return what the cell gets as ``parameter.grad``: a full tensor, from now on, for a stacked parameter. Collective for such."""
         if self.is_packed and self._gradient is not None:
             all_ranks_come()
-            full = torch.empty(self.shape, dtype=self.dtype)
+            full = torch.empty(self.shape, dtype=self.dtype, device="cpu")
             put_together(self.storage.kind, self._memory, self._gradient, full)
             self.set_gradient(full)
         return super().read_gradient()

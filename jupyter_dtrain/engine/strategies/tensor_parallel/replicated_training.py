@@ -104,7 +104,7 @@ def check_same(values: Any, what: str, memory: SharedMemory | None = None) -> No
 
 def _probe(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return two numbers that tell tensors apart: how large they are, and a sum of some of what they hold, each with another weight."""
-    total, size = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    total, size = torch.zeros(2, dtype=torch.float64, device="cpu").unbind()
     for index, tensor in enumerate(tensors, 1):
         size += index * tensor.numel()
         if tensor.is_nested:
@@ -113,7 +113,7 @@ def _probe(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             continue
         flat = tensor.reshape(-1)[:: max(1, tensor.numel() // _NUM_SAMPLES)].cpu()
         sample = (torch.view_as_real(flat.resolve_conj()).flatten() if flat.is_complex() else flat).double()
-        total += index * torch.dot(sample, torch.arange(1, len(sample) + 1, dtype=torch.float64).rsqrt())
+        total += index * torch.dot(sample, torch.arange(1, len(sample) + 1, dtype=torch.float64, device="cpu").rsqrt())
     return [total, size]
 
 

@@ -42,7 +42,7 @@ class BufferPool:
             self._blocks.append(block)
             # No view of another tensor: that would hold the block too, and count as somebody who does.
             strides = torch.empty(tuple(shape), device="meta").stride()
-            return torch.empty(0, dtype=dtype).set_(block, 0, tuple(shape), strides)
+            return torch.empty(0, dtype=dtype, device="cpu").set_(block, 0, tuple(shape), strides)
 
     def has(self, storage: torch.UntypedStorage) -> bool:
         """Return whether `storage` is a block of this pool."""

@@ -59,11 +59,11 @@ class FullState:
                     ):  # else the cell has it in memory of its own: it is written as that
                         hold(numbers, owner, shard.storage.read_into)
                     if rows_of_gradient is not None:
-                        gradient, to = torch.empty(shard.shape, dtype=shard.dtype), of_gradient[shard.number]
+                        gradient, to = torch.empty(shard.shape, dtype=shard.dtype, device="cpu"), of_gradient[shard.number]
                         hold(gradient, to, partial(self._gather, shard, rows_of_gradient, to))
                     stack.enter_context(shard.shown(numbers, gradient))
                 for (_, shard, key, of, rows, old), owner in zip(sharded, owners[len(sizes) :], strict=True):
-                    full = torch.empty(shard.shape, dtype=rows.rows.dtype)
+                    full = torch.empty(shard.shape, dtype=rows.rows.dtype, device="cpu")
                     hold(full, owner, rows.read_into)
                     stack.enter_context(_shown(of, key, full, old))
             yield Apart(frozenset(id(optimizer) for optimizer, *_ in sharded), tuple(held))
@@ -83,7 +83,7 @@ class FullState:
         for shard in self._store.shards():
             gradient = None
             if shard.gradient is not None:
-                gradient = torch.empty(shard.shape, dtype=shard.dtype) if is_here else None
+                gradient = torch.empty(shard.shape, dtype=shard.dtype, device="cpu") if is_here else None
                 self._gather(shard, shard.gradient, self._store.rank if on is None else on, gradient)
             if is_here:
                 self._store.remove(shard, gradient)

@@ -98,7 +98,7 @@ class ShardedReduction:
             for shard in unit:
                 gradient = shard.parameter.grad
                 if gradient is None:
-                    gradient = torch.zeros(shard.shape, dtype=shard.dtype)
+                    gradient = torch.zeros(shard.shape, dtype=shard.dtype, device="cpu")
                 else:
                     self._came.add(id(shard))
                 if id(shard) in self._stay_whole:

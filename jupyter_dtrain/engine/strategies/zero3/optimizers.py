@@ -233,7 +233,7 @@ class ShardedSteps:
         with quiet(), torch.no_grad(), Counted(COMMUNICATION):
             for one, shard, key, kept, rows, old in self.sharded():
                 if optimizer is None or one is optimizer:
-                    full = torch.empty(shard.shape, dtype=rows.rows.dtype) if old is None else old
+                    full = torch.empty(shard.shape, dtype=rows.rows.dtype, device="cpu") if old is None else old
                     rows.read(full)
                     kept[key] = full
                     self._kept_of(one).put_together(shard.number, key, full)

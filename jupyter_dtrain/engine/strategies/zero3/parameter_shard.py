@@ -66,7 +66,7 @@ class ParameterShard(GradientRows, ParameterWrites):
         self.shares, self.dim, self.own, self.rows = storage.kind.shares, storage.kind.dim, storage.own, storage.rows
         with torch.no_grad(), quiet():
             storage.fill(parameter.detach())
-            self.away = torch.full((), float("nan"), dtype=self.dtype).expand(self.shape)
+            self.away = torch.full((), float("nan"), dtype=self.dtype, device="cpu").expand(self.shape)
             torch._C._set_throw_on_mutable_data_ptr(self.away)  # for who asks for its address
             parameter.data = self.away
         if home is not None:
@@ -138,7 +138,9 @@ class ParameterShard(GradientRows, ParameterWrites):
         if self.full is not None:  # somebody holds it, and is to be written with the same memory
             return self.full
         # A parameter that is not trained is compared with what it was: where that is its own memory, it would seem as it was.
-        return self.home if self.home is not None and self.parameter.requires_grad else torch.empty(self.shape, dtype=self.dtype)
+        return (
+            self.home if self.home is not None and self.parameter.requires_grad else torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        )
 
     @contextmanager
     def shown(self, numbers: torch.Tensor, gradient: torch.Tensor | None) -> Iterator[None]:
@@ -172,7 +174,7 @@ class ParameterShard(GradientRows, ParameterWrites):
                     self.home.copy_(self.full)
                 self.full = self.home
             elif self.full is None:
-                self.full = torch.empty(self.shape, dtype=self.dtype)
+                self.full = torch.empty(self.shape, dtype=self.dtype, device="cpu")
                 self.storage.read(self.full)
             self._put(self.full, self.parameter.grad if gradient is None else gradient)
             self._forget_gradient()

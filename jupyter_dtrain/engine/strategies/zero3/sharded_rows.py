@@ -50,7 +50,7 @@ class Kind(NamedTuple):
         share = self.shares[rank]
         rows: Any = slice(share.start, share.stop)
         if self.groups > 1:
-            rows = torch.cat([torch.arange(share.start, share.stop) + group * share.total for group in range(self.groups)])
+            rows = torch.cat([torch.arange(share.start, share.stop, device="cpu") + group * share.total for group in range(self.groups)])
         return (*[slice(None)] * self.dim, rows) if self.dim else rows
 
     def parts_of(self, rows: torch.Tensor) -> torch.Tensor:
@@ -107,7 +107,7 @@ class SharedRows:
         if rank == self._rank:
             into.copy_(self.kind.parts_of(self.rows))
         elif into.numel():
-            part = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype)
+            part = into if into.is_contiguous() else torch.empty(into.shape, dtype=into.dtype, device="cpu")
             self._arena.read(*self._nearest(rank), part.view(-1).view(torch.uint8))
             if part is not into:
                 into.copy_(part)
@@ -150,7 +150,7 @@ def put_together(kind: Kind, memory: SharedMemory, own: torch.Tensor, into: torc
     parts: list[list[torch.Tensor]] = []
     with quiet(), torch.no_grad(), Counted(COMMUNICATION):
         places = [] if into is None else [kind.place_of(source, into) for source in range(memory.num_ranks)]
-        found = [place if place.is_contiguous() else torch.empty(place.shape, dtype=place.dtype) for place in places]
+        found = [place if place.is_contiguous() else torch.empty(place.shape, dtype=place.dtype, device="cpu") for place in places]
         for source in range(memory.num_ranks):
             if source == memory.rank:
                 rows = own.contiguous()

@@ -60,7 +60,7 @@ class WriteCounts:
         return any(parts)
 
     def _words_of_others(self) -> list[int]:
-        found = torch.empty(_WORD.itemsize, dtype=torch.uint8)
+        found = torch.empty(_WORD.itemsize, dtype=torch.uint8, device="cpu")
         words = []
         for rank in range(self._memory.num_ranks):
             if rank != self._memory.rank:

@@ -110,7 +110,7 @@ def _behind_each_other(rules: Rules, found: torch.Tensor) -> torch.Tensor:
     """
     of_ranks = rules.exchange.objects((found._indices(), found._values().detach() / rules.gradient_scale))
     indices, values = (torch.cat([of_rank[part] for of_rank in of_ranks], 1 - part) for part in (0, 1))
-    return torch.sparse_coo_tensor(indices, values, found.shape, check_invariants=False)
+    return torch.sparse_coo_tensor(indices, values, found.shape, device=found.device, check_invariants=False)
 
 
 def part_of_gradient(rules: Rules, gradient: torch.Tensor, placement: Placement | None) -> torch.Tensor:

@@ -213,7 +213,7 @@ def _cut(value: torch.Tensor, placement: Shard) -> torch.Tensor:
 def _numbers(item: Any) -> torch.Tensor | None:
     """Return `item` as a tensor of integer indices, ``None`` if it is none."""
     if isinstance(item, list | range) and all(type(number) is int for number in item) and len(item):
-        return torch.tensor(item)
+        return torch.tensor(item, device="cpu")
     return item if type(item) is torch.Tensor and item.dim() and _is_integer(item) else None
 
 
