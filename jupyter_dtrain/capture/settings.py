@@ -20,6 +20,7 @@ import torch
 from ..integrations.base import Setting
 from ..integrations.registry import KNOWN, be_told, look, of_others, setting_named, settings_of_libraries
 from ..protocol import HOST_VARIABLE
+from ..system.interpreter import unwarned
 
 _OF_THE_PROCESS = (
     *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
@@ -100,6 +101,22 @@ def _set_default_device(kind: str) -> None:
     torch.set_default_device(kind if has_it and kind != "cpu" else None)
 
 
+def _set_cudnn_precision(of_both: tuple[str, str]) -> None:
+    if len(set(of_both)) == 1:
+        with unwarned():  # the older word for both, which raises where it says something else
+            _CUDNN.allow_tf32 = of_both[0] == "tf32"
+    _CUDNN.conv.fp32_precision, _CUDNN.rnn.fp32_precision = of_both
+
+
+def _set_attention(enabled: Sequence[bool]) -> None:
+    for kernel, is_enabled in zip(_ATTENTION, enabled, strict=True):
+        getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(is_enabled)
+
+
+_CUDNN: Any = torch.backends.cudnn
+_ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+
+
 def _flag(owner: Any, name: str) -> Setting:
     return Setting(lambda: getattr(owner, name), lambda value: setattr(owner, name, value))
 
@@ -161,6 +178,17 @@ _SETTINGS = {
     "torch.set_printoptions": Setting(_torch_printing, lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options)),
     "torch.set_default_device": Setting(lambda: torch.get_default_device().type, _set_default_device),
     "torch.set_float32_matmul_precision": Setting(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    # Behind the one above, which says it too, but cannot be asked where this has been set by itself.
+    "torch.backends.cuda.matmul.fp32_precision": _flag(torch.backends.cuda.matmul, "fp32_precision"),
+    "torch.backends.cudnn.fp32_precision": Setting(lambda: (_CUDNN.conv.fp32_precision, _CUDNN.rnn.fp32_precision), _set_cudnn_precision),
+    **{
+        f"torch.backends.cuda.matmul.{name}": _flag(torch.backends.cuda.matmul, name)
+        for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction", "allow_fp16_accumulation")
+    },
+    "torch.backends.cuda.sdp": Setting(
+        lambda: [getattr(torch.backends.cuda, f"{kernel}_sdp_enabled")() for kernel in _ATTENTION], _set_attention
+    ),
+    "torch.backends.cudnn.enabled": _flag(torch.backends.cudnn, "enabled"),
     "torch.autograd.set_detect_anomaly": Setting(
         lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()), lambda both: torch.set_anomaly_enabled(*both)
     ),

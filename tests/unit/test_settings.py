@@ -29,7 +29,7 @@ def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
     assert {"matplotlib.rcParams", "matplotlib.use", "matplotlib.figure_formats", "pandas.set_option"} < before.keys()  # imported here
-    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 19
+    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 26
     assert pickle.loads(pickle.dumps(before)) == before
 
 
@@ -43,6 +43,12 @@ def test_all_are_known_and_can_be_sent():
         lambda: np.seterr(divide="raise"),
         lambda: setattr(sys, "argv", ["train.py", "--lr", "0.1"]),
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
+        lambda: setattr(torch.backends.cudnn, "enabled", False),
+        lambda: setattr(torch.backends.cudnn, "allow_tf32", False),
+        lambda: setattr(torch.backends.cudnn.rnn, "fp32_precision", "ieee"),
+        lambda: setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32"),
+        lambda: setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
+        lambda: torch.backends.cuda.enable_flash_sdp(False),
         lambda: Distribution.set_default_validate_args(not Distribution._validate_args),  # torch.compile may have switched it off before
         lambda: pandas.set_option("display.precision", 2),
         lambda: matplotlib.rcParams.update({"axes.grid": True, "figure.figsize": (3, 2)}),
