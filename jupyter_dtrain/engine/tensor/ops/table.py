@@ -91,7 +91,7 @@ _VALUES = """dtype device is_cuda requires_grad grad_fn layout _version names is
 output_nr itemsize is_nested is_xpu is_mkldnn"""
 _METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_inference
 register_post_accumulate_grad_hook
-is_pinned is_same_size storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
+is_pinned record_stream is_same_size storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
 _NUMBERS = "item tolist __float__ __int__ __bool__ __index__ __complex__ __format__"
 _READ_METHODS = """numpy __array__ __contains__ __iter__ __reversed__ unique is_nonzero equal allclose nonzero bincount histc
 __reduce_ex__"""
