@@ -38,12 +38,14 @@ class ExternalProgram(Strategy):
         task = context.task
         assert task.rendezvous is not None
         self._rendezvous = task.rendezvous  # where `init_process_group` meets; it does not listen at the port, the cell itself may
+        # An engine sees its own GPU alone, and code takes that of number LOCAL_RANK: such engines are nodes with one GPU each.
+        is_node = torch.device(task.device).type == "cuda"
         self._environment = {
             "RANK": str(task.rank),
-            "LOCAL_RANK": str(task.rank),
-            "GROUP_RANK": "0",
+            "LOCAL_RANK": "0" if is_node else str(task.rank),
+            "GROUP_RANK": str(task.rank) if is_node else "0",
             "WORLD_SIZE": str(task.world_size),
-            "LOCAL_WORLD_SIZE": str(task.world_size),
+            "LOCAL_WORLD_SIZE": "1" if is_node else str(task.world_size),
             "MASTER_ADDR": ADDRESS,
             "MASTER_PORT": str(task.program_port),
             "TORCHELASTIC_RUN_ID": f"dtrain-{task.program_port}",
