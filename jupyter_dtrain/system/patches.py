@@ -120,6 +120,7 @@ TABLE = (
     Replaced("torch", "manual_seed", "what modules draw is drawn for the global batch from here on"),
     Replaced("torch", "seed", f"{_SEEDS}; what modules draw is drawn for the global batch from here on"),
     Replaced("torch", "get_rng_state set_rng_state", "activation checkpointing draws again what was drawn"),
+    Replaced("torch.cuda", "manual_seed* seed* *et_rng_state*", "`--rng global`: a model that looks at random states gets the full batch"),
     Replaced("random", "seed", _SEEDS),
     Replaced("random.Random", "seed", _SEEDS),
     Replaced("numpy.random.bit_generator", "randbits", _SEEDS),

@@ -12,6 +12,7 @@ checkpointing (`recomputed_draws`).
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
@@ -31,6 +32,14 @@ from .sample_sites import Drawn, SampleSites, dims_of, guesses
 from .streams import ModelStream, TorchState
 
 _SEEDING = ("manual_seed", "seed")
+_OF_GPUS = (
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    *(f"{verb}_rng_state{of}" for verb in ("get", "set") for of in ("", "_all")),
+)
+_NO_LOOK = ("torch.random", "torch.utils.checkpoint", "jupyter_dtrain.")  # who looks as part of what is followed
 
 
 # -- while a model is called -----------------------------------------------------------------------------------------
@@ -71,6 +80,15 @@ class ModelSampling:
 
             return function
 
+        def of_gpus(original: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(original)
+            def function(*args: Any, **kwargs: Any) -> Any:
+                if not str(sys._getframe(1).f_globals.get("__name__")).startswith(_NO_LOOK):
+                    looked()
+                return original(*args, **kwargs)
+
+            return function
+
         def keep() -> Callable[[], GlobalSampling] | None:
             return None if self._current is None or self._current.per_rank else self._current.replay()
 
@@ -78,6 +96,8 @@ class ModelSampling:
             stack.enter_context(RecomputedSampling(keep, looked).installed())
             for name in _SEEDING:
                 stack.enter_context(patched(torch, name, told(getattr(torch, name))))
+            for name in _OF_GPUS:
+                stack.enter_context(patched(torch.cuda, name, of_gpus(getattr(torch.cuda, name))))
             yield
 
     def knows(self, module: nn.Module) -> bool:
