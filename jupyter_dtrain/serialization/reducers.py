@@ -28,6 +28,7 @@ from .attribute_reducers import as_it_was, goes_by_attributes, module_of_layers
 from .cached_functions import is_notebooks, reduced_cached
 from .container_reducers import reduced_container, reduced_own, set_attributes
 from .custom_reduce import leaves_out, reduced_as_it_is
+from .gpu_reducers import reduced_stream
 from .late_bound import reduced_late
 from .locks import reduced_lock
 from .memory_views import reduced_view
@@ -134,7 +135,17 @@ _CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     reduced_late,
     reduced_bar,
-    *(reduced_view, reduced_lock, reduced_shared_value, reduced_by_library, reduced_file, _of_other_class, reduced_own, reduced_sharing),
+    *(
+        reduced_stream,
+        reduced_view,
+        reduced_lock,
+        reduced_shared_value,
+        reduced_by_library,
+        reduced_file,
+        _of_other_class,
+        reduced_own,
+        reduced_sharing,
+    ),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
     reduced_class,

@@ -180,6 +180,36 @@ def test_bytes_are_set_aside_and_the_pickle_stays_small():
     assert bytes(packed.buffers[0]) == bytes(packed.buffers[1]) == array.tobytes()
 
 
+class FakeStream:
+    """A stream of a GPU, which cannot be pickled."""
+
+    def __init__(self, priority: int = 0, cuda_stream: int = 1) -> None:
+        self.priority, self.cuda_stream = priority, cuda_stream
+
+    def __reduce_ex__(self, _protocol):
+        raise TypeError("cannot pickle 'Stream' object")
+
+
+class FakeEvent(FakeStream):
+    """An event of a GPU."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        self.enable_timing = enable_timing
+
+
+def test_streams_and_events_of_a_gpu_are_new_ones_there(monkeypatch):
+    default = FakeStream(cuda_stream=0)
+    monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda: default)
+    side = FakeStream(-1)
+    found = sent({"side": side, "again": [side], "default": FakeStream(cuda_stream=0), "event": FakeEvent(enable_timing=False)})
+    assert found["side"] is found["again"][0] is not side
+    assert found["side"].priority == -1
+    assert found["default"] is default
+    assert found["event"].enable_timing
+
+
 def test_a_copy_shares_no_memory_with_the_original():
     original: dict[str, Any] = {"t": torch.zeros(3), "a": np.zeros(3)}
     copy = sent(original)
