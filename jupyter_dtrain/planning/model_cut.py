@@ -80,8 +80,11 @@ def owners_of(module: nn.Module, num_stages: int) -> dict[int, int]:
 
 
 def cut(sizes: Sequence[int], num_parts: int) -> list[int]:
-    """Return in which part each of `sizes` is: one part after the other, the largest as small as it can be, none empty that need not be."""
-    low, high = max(sizes, default=0), sum(sizes)
+    """Return in which part each of `sizes` is: one part after the other, the largest as small as it can be, none empty that need not be.
+
+    So is the largest of the others, where one size alone is larger than what each would have.
+    """
+    low, high = 0, sum(sizes)
     while low < high:
         most = (low + high) // 2
         if _parts(sizes, num_parts, most)[-1] < num_parts:
@@ -92,7 +95,7 @@ def cut(sizes: Sequence[int], num_parts: int) -> list[int]:
 
 
 def _parts(sizes: Sequence[int], num_parts: int, most: int) -> list[int]:
-    """Fill one part after the other with `most` at the most."""
+    """Fill one part after the other with `most` at the most; what is larger is alone."""
     found: list[int] = []
     part, total = 0, 0
     for index, size in enumerate(sizes):

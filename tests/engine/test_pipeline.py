@@ -80,9 +80,11 @@ def test_staged_training(ranks, model, num_ranks):
         ([1, 9, 1, 1], 4, [0, 1, 2, 3]),
         ([5, 5], 4, [0, 1]),
         ([0, 0, 3], 2, [0, 0, 1]),
+        ([50, 4, 4, 4, 4, 4, 4, 1], 3, [0, 1, 1, 1, 2, 2, 2, 2]),
+        ([4, 4, 4, 4, 40, 1], 4, [0, 0, 1, 1, 2, 3]),
     ],
 )
-def test_cut_makes_the_largest_stage_as_small_as_it_can_be(sizes, num_parts, parts):
+def test_cut_makes_the_largest_stage_as_small_as_it_can_be_and_the_others_alike(sizes, num_parts, parts):
     assert cut(sizes, num_parts) == parts
 
 
