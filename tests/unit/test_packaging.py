@@ -66,8 +66,13 @@ def test_the_oldest_versions_are_those_that_are_tried_and_told():
         assert f"{version}.".startswith(f"{oldest[name]}."), (name, version, oldest[name])
         assert f"{names[name]} {oldest[name]}" in page or (f"| {names[name]} |" in page and f"{oldest[name]} and newer" in page), name
     python = PROJECT["project"]["requires-python"].removeprefix(">=")
-    assert f"Python {python}, PyTorch {oldest['torch']} and JupyterLab {oldest['jupyterlab']} or newer" in readme
-    assert f"IPython {oldest['ipython']} and ipykernel {oldest['ipykernel']}" in readme
+    needed = {
+        "Python": python,
+        "PyTorch": oldest["torch"],
+        **{names[name]: oldest[name] for name in ("jupyterlab", "ipython", "ipykernel")},
+    }
+    *first, last = (f"{name} {version}" for name, version in needed.items())
+    assert f"Requirements: {', '.join(first)} and {last}, or newer." in readme
 
 
 def test_one_version_of_torch_is_installed_first():
