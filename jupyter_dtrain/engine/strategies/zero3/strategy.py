@@ -18,6 +18,7 @@ from ...comm.process_group import shared_memory
 from ...comm.shared_memory import SharedMemory
 from ...dedup import NOTHING_APART, Apart
 from ..data_parallel.strategy import DataParallel
+from .group_rows import AXIS
 from .hybrid_training import HybridTraining
 from .parameter_registry import LEAST
 from .sharded_training import ShardedTraining
@@ -57,7 +58,8 @@ class Zero3(DataParallel):
                 yield
                 return
             mesh = self.context.mesh
-            kind = partial(HybridTraining, mesh=mesh) if mesh.degree(DATA_PARALLEL) > 1 else ShardedTraining
+            has_groups = min(mesh.degree(DATA_PARALLEL), mesh.degree(AXIS)) > 1
+            kind = partial(HybridTraining, mesh=mesh) if has_groups else ShardedTraining
             self._sharded = kind(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)
             with self._sharded.installed():
                 yield
