@@ -52,7 +52,7 @@ def test_a_run_goes_back_where_a_model_is_found_to_differ_later(two):
     expected = notebook.value(STATE)
     notebook.run("make_late()")
     ran = notebook.run("%%distribute --engines 2 --verify auto" + CELL)
-    (said,) = [line for line in ran.stderr.splitlines() if "something else" in line]
+    (said,) = [line for line in ran.stderr.splitlines() if "gave another result " in line]
     assert said.startswith("`Late` ")
     assert "its gradients" in said
     assert apart(notebook.value(STATE), expected) is None

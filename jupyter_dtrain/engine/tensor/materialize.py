@@ -101,5 +101,6 @@ class _Settling:
         return value
 
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
-        if is_leaf(tensor) and isinstance(tensor.grad, GlobalTensor):  # set by the cell to a result of `torch.autograd.grad`
+        # Set by the cell to a result of `torch.autograd.grad`, or retained by what all ranks have made of parameters.
+        if (is_leaf(tensor) or tensor.retains_grad) and isinstance(tensor.grad, GlobalTensor):
             tensor.grad = self._whole(tensor.grad).detach()
