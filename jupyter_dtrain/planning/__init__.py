@@ -1,1 +1,1 @@
-"""What a cell will take on the engines, before anything is there."""
+"""Predict the memory and time of a cell's step on the engines before any engine is started."""

@@ -1,4 +1,4 @@
-"""What a step of a cell begins with and ends with: the first batch of its loader, and a loss as cells compute it."""
+"""Stand-ins for the start and the end of a cell's step: the first batch of its loader, and a loss as cells usually compute it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 
 def first_batch(loader: Any) -> Any:
-    """Return the first batch of a loader, made here and by no worker."""
+    """Return the first batch of a loader, collated in this process and not by a worker."""
     if type(loader) is not DataLoader:
         return next(iter(loader))
     if isinstance(loader.dataset, IterableDataset):
@@ -27,20 +27,20 @@ def first_batch(loader: Any) -> Any:
 
 
 def batch_size_of(batch: Any) -> int:
-    """Return the number of samples of a batch: how long most of its tensors are."""
+    """Return the number of samples of a batch: the most frequent length of dim 0 among its tensors."""
     lengths = [leaf.shape[0] for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor) and leaf.dim()]
     return max(lengths, key=lengths.count) if lengths else 0
 
 
 def loss_of(output: Any, batch: Any) -> tuple[torch.Tensor, str]:
-    """Return a loss as cells compute it from such an output and such a batch, and its name.
+    """Return a loss that fits the output and the batch, and the loss's name.
 
     Parameters
     ----------
     output : object
-        Of the model. One that has a ``loss`` gives its own.
+        Output of the model. Its own ``loss`` is used if it has one.
     batch : object
-        Its last tensor is taken for the target.
+        Its last tensor is taken as the target.
     """
     own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     if torch.is_tensor(own):

@@ -1,4 +1,4 @@
-"""What an engine takes under a strategy: a step's bytes, divided as the strategy divides them."""
+"""Predict an engine's memory under a strategy: the bytes of a step, divided as the strategy shards them."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ from .stage_memory import StageMemory, stages_of
 from .step_time import Speeds, seconds
 
 MARGIN = 1.15
-"""How much more than its tensors an engine is taken to need: the allocator's gaps, and the work space of libraries."""
+"""Factor from an engine's tensors to its memory: gaps of the allocator and workspace of libraries."""
 COLUMNS = "tp"
-"""The axis along which engines have columns of large linear layers, and all of their group's batch."""
-_STATE_ALONE = {Divided.OPTIMIZER_STATE}  # of whole parameters: the largest first, each to the engine that has least
+"""The mesh axis along which engines hold columns of large linear layers. Each of them computes its group's full batch."""
+_STATE_ALONE = {Divided.OPTIMIZER_STATE}  # the state of a parameter is on one engine: the largest first, to the least loaded
 UNITS = 2
-"""Blocks that are whole at a time: the one at work, and memory for the next one."""
+"""Blocks that are unsharded at a time: the one that computes and the one that is prefetched."""
 
 
 class Measured(Protocol):
-    """A model's steps."""
+    """The measured steps of a model."""
 
     batch_size: int
     speeds: Speeds
 
     @property
     def steps(self) -> Mapping[int, StepMemory]:
-        """By the samples of a share."""
+        """Memory of a step by the samples of a share."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an engine takes under a strategy.
+    """Memory and time of an engine under a strategy.
 
     Attributes
     ----------
     engines : int
     strategy : StrategyInfo
     parameters, gradients, optimizer, activations : int
-        Bytes of tensors, at the moment of a step when it has most of them.
+        Bytes of tensors at the peak of a step.
     mesh : str
-        The degrees of groups of engines beside each other, as ``--mesh`` takes them; empty without such.
+        Degrees of data parallelism and of the strategy, as ``--mesh`` takes them; empty without a mesh.
     exchanged : int
-        Bytes that an engine reads of others in a step.
+        Bytes that an engine reads from others in a step.
     seconds : float
-        Of a step, to compare plans by.
+        Estimated time of a step, to compare plans by.
     """
 
     engines: int
@@ -64,31 +64,31 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """The plan's name in the table."""
         return self.mesh or self.strategy.name
 
     @property
     def option(self) -> str:
-        """What asks for it."""
+        """The option that selects the plan."""
         return f"--mesh {self.mesh}" if self.mesh else f"--strategy {self.strategy.name}"
 
     @property
     def total(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of parameters, gradients, optimizer state and activations together."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
     def fits(self, capacity: int) -> bool:
-        """Return whether a device of `capacity` bytes has room for it."""
+        """Return whether the plan, with `MARGIN`, fits a device of `capacity` bytes."""
         return self.total * MARGIN <= capacity
 
 
 def divides_columns(info: StrategyInfo) -> bool:
-    """Return whether a strategy divides large linear layers alone."""
+    """Return whether a strategy shards only large linear layers."""
     return info.axis == COLUMNS and bool(info.divides)
 
 
 def plans(trained: Measured, strategies: Sequence[StrategyInfo], engines: Sequence[int]) -> list[Plan]:
-    """Return what an engine takes under each strategy and mesh, for each number of engines; of one engine for the first strategy alone."""
+    """Return a plan for each number of engines, strategy and mesh; for one engine, of the first strategy only."""
     found = []
     for number in engines:
         found += [_timed(trained, info, number) for info in (strategies if number > 1 else strategies[:1])]
@@ -98,7 +98,7 @@ def plans(trained: Measured, strategies: Sequence[StrategyInfo], engines: Sequen
 
 
 def _timed(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1) -> Plan:
-    """Return what an engine takes, exchanges and needs time for."""
+    """Return a plan with its bytes exchanged and its seconds."""
     plan, by_columns = _plan(trained, info, number, groups=groups), divides_columns(info)
     step, samples = trained.steps[-(-trained.batch_size // number)], trained.batch_size
     exchange = exchanged(step, info, number, groups, samples, by_columns=by_columns)
@@ -107,18 +107,18 @@ def _timed(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 
 
 
 def groups_of_engines(number: int) -> list[int]:
-    """Return into how many groups of two engines and more `number` engines can be divided."""
+    """Return the numbers of groups into which `number` engines can be divided, each group having at least two engines."""
     return [groups for groups in range(2, number) if not number % groups]
 
 
 def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1) -> Plan:
-    """Return what an engine takes of `number`, in so many groups that each have all of the model: the one with most."""
+    """Return the plan of the engine with the largest memory, among `number` engines in `groups` that each hold the full model."""
     mesh = f"{DATA_PARALLEL}={groups},{info.axis}={number // groups}" if groups > 1 else ""
     if divides_columns(info):
         return _plan_by_columns(trained.steps, -(-trained.batch_size // groups), info, number, groups, mesh)
     samples = -(-trained.batch_size // number)
     step = trained.steps[samples]
-    parts = number // groups  # of the model in a group
+    parts = number // groups  # shards of the model in a group
     if info.by_blocks and step.work.hands_on:
         found = [_plan_of_stage(step, stage, info, number, groups, mesh) for stage in stages_of(step, parts, samples)]
         return max(found, key=lambda plan: plan.total)
@@ -133,16 +133,16 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
         )
     )
     if step.one_by_one and (info.by_blocks or info.divides == _STATE_ALONE):
-        updating = step.updating  # of the largest parameter, which one engine has
+        updating = step.updating  # of the largest parameter, which is on one engine
     whole = min(step.parameters, UNITS * step.largest) if Divided.PARAMETERS in info.divides and parts > 1 else 0
-    if whole:  # gradients are whole until they are added up, and there are buffers for the rows all the time
+    if whole:  # a full gradient exists until its reduce-scatter, and the buffers of shards stay allocated
         passing = step.ungraded
     else:
         passing = _between(step.ungraded, step.passing, gradients, step.gradients) - gradients
     if groups > 1:
-        if info.by_blocks:  # a stage lies on the engines of all groups, which fetch it to compute with it
+        if info.by_blocks:  # a stage is sharded over the engines of all groups, which fetch it to compute with it
             whole, parameters = max(whole, parameters), -(-parameters // groups)
-        elif step.sizes:  # what a group's gradients add up to, for the other groups
+        elif step.sizes:  # the sum of a group's gradients, for the other groups
             passing += max(step.sizes) // parts * (groups - 1) // groups
         gradients, optimizer, updating = (-(-size // groups) for size in (gradients, optimizer, updating))
     return Plan(
@@ -157,17 +157,17 @@ def _plan(trained: Measured, info: StrategyInfo, number: int, *, groups: int = 1
 
 
 def _plan_of_stage(step: StepMemory, stage: StageMemory, info: StrategyInfo, number: int, groups: int, mesh: str) -> Plan:
-    """Return what the engine takes that has a stage and hands activations on."""
+    """Return the plan of an engine that holds a pipeline stage and hands activations on."""
     parameters, gradients, optimizer = (_part(size, stage.share) for size in (step.parameters, step.gradients, step.optimizer))
     updating = step.updating * stage.largest // max(step.largest, 1) if step.one_by_one else _part(step.updating, stage.share)
-    # As gradients of one engine's samples are added to those of the others, those of a layer are there three times.
+    # One engine's gradients of a layer are added to those of the others, so three copies of them exist.
     begins = stage.passing + max(gradients, 2 * min(gradients, stage.largest))
-    ends = gradients + min(gradients, stage.piece) + min(gradients, stage.largest)  # the activations have been let go
+    ends = gradients + min(gradients, stage.piece) + min(gradients, stage.largest)  # the activations are freed
     rows = [-(-size // groups) for size in (parameters, gradients, optimizer, updating)]
     return Plan(
         engines=number,
         strategy=info,
-        parameters=rows[0] + (parameters if groups > 1 else 0) + step.buffers,  # engines of a stage fetch it from each other
+        parameters=rows[0] + (parameters if groups > 1 else 0) + step.buffers,  # the engines of a stage fetch it from each other
         gradients=rows[1],
         optimizer=rows[2],
         activations=max(0, begins - rows[1], ends - rows[1], step.remaining + rows[3]),
@@ -176,16 +176,16 @@ def _plan_of_stage(step: StepMemory, stage: StageMemory, info: StrategyInfo, num
 
 
 def _plan_by_columns(steps: Mapping[int, StepMemory], samples: int, info: StrategyInfo, number: int, groups: int, mesh: str) -> Plan:
-    """Return what an engine takes that has its rows of large linear layers, and all else; `samples` are all of its group."""
+    """Return the plan of an engine with its shard of large linear layers and a replica of all else; `samples` is its group's batch."""
     step, parts = steps[samples], number // groups
     rows, columns, rest = _away(step, number, number), _away(step, number, parts), step.gradients - _away(step, number, 1 << 62).gradients
-    # Of what is kept between layers that belong together it has its columns.
+    # It holds its columns of the activations that are kept between the layers of a pair.
     hidden = sum(call.hidden for call in step.work.linears if call.is_divided(number)) * samples // max(step.work.samples, 1)
     hidden = hidden * (parts - 1) // parts
     gradients, optimizer = step.gradients - rows.gradients, step.optimizer - rows.optimizer
     updating = step.updating * (step.parameters - rows.parameters) // max(step.parameters, 1)
     begin, most = _fetched(step, number, parts) if groups > 1 else (0, 0)
-    # Of a layer's gradient there are columns as it is computed, and these stay beside the rows, for which there are buffers.
+    # The columns of a layer's gradient exist beside the shard of rows, for which buffers are allocated.
     largest = max((call.parameters for call in step.work.linears if call.is_divided(number)), default=0) * (parts - 1) // parts
     passing = max(step.ungraded - largest + begin, step.passing - columns.gradients + most) - hidden
     whole = max((layer.parameters for layer in step.layers if layer.is_tied and layer.is_divided(number)), default=0)
@@ -201,9 +201,9 @@ def _plan_by_columns(steps: Mapping[int, StepMemory], samples: int, info: Strate
 
 
 def _fetched(step: StepMemory, number: int, parts: int) -> tuple[int, int]:
-    """Return what an engine has fetched of its columns as a backward pass begins, and the most of that and gradients, beside these.
+    """Return the bytes of fetched columns when a backward pass begins, and their peak with gradients, beyond the gradients alone.
 
-    The graph keeps what it needs of a layer until it has come to it.
+    The autograd graph keeps a layer's columns until its backward pass.
     """
     calls = [(call.parameters // parts, call.is_given_gradient) for call in step.work.linears if call.is_divided(number)]
     begin = kept = sum(size for size, is_needed in calls if is_needed)
@@ -216,7 +216,7 @@ def _fetched(step: StepMemory, number: int, parts: int) -> tuple[int, int]:
 
 
 def _away(step: StepMemory, number: int, parts: int) -> LayerMemory:
-    """Return what others have of layers that `number` engines divide, where each has one of so many `parts`."""
+    """Return the bytes on other engines of layers that `number` engines divide, if each holds one of `parts` parts."""
     away = [0, 0, 0]
     for layer in step.layers:
         if layer.is_divided(number):
@@ -227,12 +227,12 @@ def _away(step: StepMemory, number: int, parts: int) -> LayerMemory:
 
 
 def _between(ungraded: int, passing: int, part: int, gradients: int) -> int:
-    """Return the most of a pass with `part` of the gradients, which is at most so far between that with none of them and that with all."""
+    """Return the peak of a pass with `part` of the gradients, interpolated between its peak without gradients and with all."""
     return ungraded + (passing - ungraded) * part // max(gradients, 1)
 
 
 def _largest_share(step: StepMemory, info: StrategyInfo, parts: int) -> float:
-    """Return the share of the engine with most, of `parts` that have a part each."""
+    """Return the largest share among `parts` engines."""
     if info.by_blocks:
         loads = [0] * parts
         for size, part in zip(step.groups, cut(step.groups, parts), strict=True):

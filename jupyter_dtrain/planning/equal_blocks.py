@@ -1,7 +1,7 @@
-"""Equal blocks of a model, gone through once: what the first and the last of them take on fakes is what those between take.
+"""Run equal blocks of a model once on fakes: the first and the last block are measured, and the blocks between them are simulated.
 
-The first says what a forward pass of a block keeps, needs for a moment and computes, the last, to which a backward pass comes first, the
-same of that. Those between stand for it: they return fakes as the first did, keep as many bytes, and count as much.
+The first block tells what a forward pass of a block keeps, allocates temporarily and computes. The last block, which a backward pass
+reaches first, tells the same of the backward pass. A block between returns fakes as the first did, and counts as many bytes and as much work.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from .model_cut import blocks_in
 from .step_work import Counts, Work
 
 LEAST = 3
-"""Blocks that are equal, from which on there is any between the first and the last."""
+"""The smallest number of equal blocks with a block between the first and the last."""
 _PLACES = frozenset(("layer_idx", "layer_id", "layer_number", "block_idx", "idx", "index"))
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass
 class _Taken:
-    """What a pass of a block takes: bytes for a moment above what was there, beside gradients too, and what it computes."""
+    """Cost of one pass of a block: its peak of bytes above those at its start, that peak without gradients, and its work."""
 
     most: int
     ungraded: int
@@ -38,20 +38,20 @@ class _Taken:
 
 @dataclass
 class _Block:
-    """What is known of equal blocks that are given the same."""
+    """Measured costs of equal blocks that get equal inputs."""
 
     forward: _Taken
     hidden: int
-    outputs: list[Any]  # a tensor's shape, strides, type and whether it has a gradient; else the value
+    outputs: list[Any]  # of a tensor: shape, strides, dtype, device, requires_grad; otherwise the value
     spec: TreeSpec
     linears: Sequence[Any] = ()
-    needed: frozenset[int] = frozenset()  # of its modules by number
+    needed: frozenset[int] = frozenset()  # modules, by their number in the block, whose parameters the backward pass needs
     backward: _Taken | None = None
-    graded: list[bool] = field(default_factory=list)  # of its parameters
+    graded: list[bool] = field(default_factory=list)  # for each parameter: whether it got a gradient
 
 
 class EqualBlocks:
-    """The blocks of a model.
+    """The equal blocks of a model.
 
     Parameters
     ----------
@@ -63,8 +63,8 @@ class EqualBlocks:
 
     def __init__(self, model: nn.Module, live: LiveBytes, work: Work, calls: Calls) -> None:
         self._live, self._work, self._calls = live, work, calls
-        self._known: dict[Any, _Block | None] = {}  # by structure, and what is given
-        self._kinds: dict[int, tuple[Any, nn.Module]] = {}  # structure and last of its kind, by block
+        self._known: dict[Any, _Block | None] = {}  # by structure and inputs
+        self._kinds: dict[int, tuple[Any, nn.Module]] = {}  # structure and last block of the kind, by block
         by_structure: dict[Any, list[nn.Module]] = {}
         for block in blocks_in(model):
             by_structure.setdefault(_structure(block), []).append(block)
@@ -75,7 +75,7 @@ class EqualBlocks:
 
     @contextmanager
     def once(self) -> Iterator[None]:
-        """Let the blocks stand for each other, until the end of the ``with`` block."""
+        """Simulate repeated blocks until the end of the ``with`` block."""
         for block in self._blocks:
             vars(block)["forward"] = partial(self._call, block, block.forward)
         try:
@@ -100,7 +100,7 @@ class EqualBlocks:
         return self._follow(block, original, key, leaves, spec)
 
     def _follow(self, block: nn.Module, original: Callable[..., Any], key: Any, leaves: Sequence[Any], spec: TreeSpec) -> Any:
-        """Run a block, and know what it takes."""
+        """Run a block and measure its cost."""
         self._known.setdefault(key, None)
         given = {id(leaf): leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad}
         entered = dict(zip(given, _edge(partial(self._end, block, key), *given.values()), strict=True))
@@ -149,7 +149,7 @@ class EqualBlocks:
             known.graded = [parameter.grad is not None for parameter in block.parameters()]
 
     def _stand(self, block: nn.Module, known: _Block, leaves: Sequence[Any], given: Sequence[torch.Tensor]) -> list[Any]:
-        """Return what a block returns that is as one that is known."""
+        """Return the outputs of a block that is equal to a measured one, without running it."""
         self._calls.repeat(known.linears, [part for number, part in enumerate(block.modules()) if number in known.needed])
         counts = self._work.counts
         self._live.spike(known.forward.most, known.forward.ungraded)
@@ -173,7 +173,7 @@ class EqualBlocks:
 
 
 class _Edge(torch.autograd.Function):
-    """Tells when a backward pass comes here."""
+    """Identity that calls `tell` when a backward pass reaches it."""
 
     @staticmethod
     def forward(ctx: Any, tell: Callable[[], None], *tensors: torch.Tensor) -> Any:
@@ -188,7 +188,7 @@ class _Edge(torch.autograd.Function):
 
 
 class _Standing(torch.autograd.Function):
-    """What a block keeps and returns."""
+    """A simulated block: allocates what the block keeps, and returns fakes as it does."""
 
     @staticmethod
     def forward(ctx: Any, back: Callable[..., Any], known: _Block, leaves: Sequence[Any], *given: torch.Tensor) -> Any:
@@ -217,14 +217,14 @@ _standing: Callable[..., Any] = _Standing.apply
 
 
 def _look(leaf: Any) -> Any:
-    """Return what two tensors have in common that are alike, of anything else itself."""
+    """Return the properties of a tensor that determine its cost; return other values as they are."""
     if not isinstance(leaf, torch.Tensor):
         return leaf
     return tuple(leaf.shape), leaf.stride(), leaf.dtype, leaf.device, leaf.requires_grad
 
 
 def _structure(block: nn.Module) -> Any:
-    """Return what two blocks have in common that take the same; ``None``: something looks into this one, or its call is its own."""
+    """Return a key that is equal for equal blocks; ``None`` if a block has hooks or a `forward` of its own."""
     found: list[Any] = []
     for name, part in block.named_modules():
         kept = vars(part)

@@ -1,7 +1,8 @@
-"""What an engine reads of others in a step, in closed form, as the strategies do it on one host: the engine that reads most.
+"""Compute the bytes that an engine reads from others in a step, in closed form, for the engine on one host that reads most.
 
-A sum of *b* bytes over *n* engines is read in two halves, ``2 (n - 1) / n · b``: each engine adds up an *n*-th and reads what others have
-(:mod:`..engine.comm.shared_memory`). What a cell reads of a batch, BatchNorm's statistics and the words of a meeting are not counted.
+An all-reduce of *b* bytes over *n* engines is read in two halves, ``2 (n - 1) / n · b``: each engine adds up an *n*-th and reads the sums
+of the others (:mod:`..engine.comm.shared_memory`). Global-view operations of the cell, BatchNorm's statistics and control messages are not
+counted.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from .model_cut import cut
 from .step_work import AtomCall
 
 GROUPED = 1 << 21
-"""Bytes of small gradients that go in one exchange, and of a piece of a large one."""
+"""Bytes of small gradients that share one exchange, and of one piece of a large gradient."""
 
 
 class Exchange(NamedTuple):
-    """Bytes that an engine reads of others in a step, and how often it waits for them."""
+    """Bytes that an engine reads from others in a step, and how often it waits for them."""
 
     num_bytes: int
     meetings: int
@@ -32,29 +33,29 @@ NOTHING = Exchange(0, 0)
 
 
 def summed(num_bytes: float, engines: int) -> Exchange:
-    """Return what a sum over so many engines takes."""
+    """Return the cost of an all-reduce over `engines`."""
     pieces = -(-int(num_bytes) // GROUPED)
     return Exchange(int(2 * (engines - 1) / engines * num_bytes), pieces * (1 if engines == 2 else 2)) if engines > 1 else NOTHING
 
 
 def read(num_bytes: float, engines: int, *, meetings: int = 0) -> Exchange:
-    """Return what it takes to have what each of so many engines has an equal part of."""
+    """Return the cost of an all-gather of equal shards of `engines`."""
     return Exchange(int((engines - 1) / engines * num_bytes), meetings)
 
 
 def exchanged(step: StepMemory, info: StrategyInfo, engines: int, groups: int, samples: float, *, by_columns: bool) -> Exchange:
-    """Return what an engine reads of others under a strategy.
+    """Return the cost of a step's communication under a strategy.
 
     Parameters
     ----------
     step : StepMemory
-        With the work of `step.work.samples` samples.
+        Its work is that of `step.work.samples` samples.
     engines, groups : int
-        Of them, so many groups that each have all of the model.
+        Number of engines, and of groups among them that each hold the full model.
     samples : float
-        Of a batch.
+        Samples of a global batch.
     by_columns : bool
-        Whether the strategy divides large linear layers alone.
+        Whether the strategy shards only large linear layers.
     """
     if engines == 1:
         return NOTHING
@@ -68,7 +69,7 @@ def exchanged(step: StepMemory, info: StrategyInfo, engines: int, groups: int, s
         large, small = work.large, step.gradients - work.large
         parts, pieces = engines // groups, -(-large // GROUPED) + work.units
         found = read(work.fetched, parts) + read(large, parts, meetings=pieces) + summed(small, engines)
-        if groups > 1:  # gradients, and what the other groups have come to
+        if groups > 1:  # gradients, and the parameters that the other groups have updated
             found += read(large / parts, groups, meetings=pieces) + read(large / parts, groups)
         return found
     found = summed(step.gradients, engines)
@@ -81,13 +82,13 @@ def exchanged(step: StepMemory, info: StrategyInfo, engines: int, groups: int, s
 
 
 def _by_columns(step: StepMemory, engines: int, groups: int, scale: float) -> Exchange:
-    """Return what it takes to put results together, or to add them up, within a group; and gradients, over the groups."""
+    """Return the cost of gathering or summing outputs within a group, and of reducing gradients over the groups."""
     parts, found = engines // groups, NOTHING
     if parts > 1:
         for call in step.work.linears:
             if not call.is_divided(engines):
                 continue
-            if call.place != "second":  # its gradient goes on from engine to engine as it is
+            if call.place != "second":  # the gradient with respect to its input stays sharded
                 found += summed(call.given * scale if call.is_given_gradient else 0, parts)
             if call.place in ("second", "heads"):
                 found += summed(call.returned * scale, parts)
@@ -96,7 +97,7 @@ def _by_columns(step: StepMemory, engines: int, groups: int, scale: float) -> Ex
     layers = [layer for layer in step.layers if layer.is_divided(engines)]
     columns = sum(layer.gradients for layer in layers)
     rest = step.gradients - columns
-    found += summed(rest, parts)  # all have come to the same, but perhaps for last digits
+    found += summed(rest, parts)  # replicated, and equal on all engines but perhaps for the last digits
     if groups > 1:
         found += read(columns / parts, groups, meetings=len(layers)) + read(columns / parts, groups)  # parameters, for the next step
         found += summed(rest, groups)
@@ -104,7 +105,7 @@ def _by_columns(step: StepMemory, engines: int, groups: int, scale: float) -> Ex
 
 
 def _by_blocks(step: StepMemory, engines: int, groups: int, scale: float) -> Exchange:
-    """Return what is handed on between stages, or fetched where nothing can be."""
+    """Return the cost of handing activations on between stages, or of fetching parameters where stages cannot do so."""
     stages = engines // groups
     stage_of = cut(step.groups, stages)
     loads = [0] * stages
@@ -121,7 +122,7 @@ def _by_blocks(step: StepMemory, engines: int, groups: int, scale: float) -> Exc
 
 
 def _handed(atoms: Sequence[AtomCall], stage_of: Sequence[int], own: int, stages: int, scale: float) -> Exchange:
-    """Return what the engine of a stage reads: results and gradients for its own samples, and what it computes for others."""
+    """Return what the engine of stage `own` reads: outputs and gradients of its own samples, and inputs that it computes for others."""
     found, at = NOTHING, 0
     while at < len(atoms):
         last = first = atoms[at]
@@ -129,7 +130,7 @@ def _handed(atoms: Sequence[AtomCall], stage_of: Sequence[int], own: int, stages
         if first.group < 0:
             continue
         stage = stage_of[first.group]
-        # What a chain calls one after the other on one stage goes there once.
+        # Consecutive modules of a chain on one stage are handed on together.
         while first.chain >= 0 and at < len(atoms) and atoms[at].chain == first.chain:
             if atoms[at].group >= 0 and stage_of[atoms[at].group] != stage:
                 break

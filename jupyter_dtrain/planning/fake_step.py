@@ -1,7 +1,7 @@
-"""A training step on fake tensors: PyTorch's shapes, types and lifetimes without a byte of data.
+"""Run a training step on fake tensors, which have PyTorch's shapes, dtypes and lifetimes without data.
 
-Runs in a process of its own that is thrown away (:mod:`.forked`): modules and optimizers are changed here in place, data sets are read and
-random numbers drawn, and the notebook sees nothing of it.
+It runs in a forked process that is thrown away (:mod:`.forked`). So it may change modules and optimizers in place, read data sets and draw
+random numbers without an effect on the notebook.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ def train_on_fakes(
     keeps_output: bool = True,
     rules: Rules = NO_RULES,
 ) -> tuple[int, dict[int, StepMemory]]:
-    """Take two training steps on shares of a batch that an engine can have. The model and the optimizers are of no use afterwards.
+    """Run training steps on the shares of a batch that an engine can have. The model and the optimizers cannot be used afterwards.
 
-    Steps are taken on the smallest share and the largest. What those between take is between, as most of it goes by samples.
+    Steps run on the smallest and the largest share. Those between are interpolated, as most costs are linear in the samples.
 
     Parameters
     ----------
     optimizers : sequence of Optimizer
-        Those of the model.
+        Optimizers of the model.
     loader : DataLoader
     engines : sequence of int
-        How many there may be.
+        Possible numbers of engines.
     device : str
-        Where all of it is to be.
+        Device of the fakes.
     call : callable
         Calls the model with a batch.
     keeps_output : bool
-        Whether the cell has a name for what the model returns, which is there until the end of the step.
+        Whether the cell binds the model's output to a name, so that it lives until the end of the step.
     rules : Rules
         Which layers engines compute together.
 
     Returns
     -------
     int
-        The samples of a batch.
+        Samples of a batch.
     dict of int to StepMemory
-        By the samples of a share.
+        Memory by the samples of a share.
     """
     batch = first_batch(loader)
     size = batch_size_of(batch)
@@ -96,7 +96,7 @@ def train_on_fakes(
 
 
 class _Passed(NamedTuple):
-    """What a forward and a backward pass take, beside what was there, and what was taken for the loss."""
+    """Costs of a forward and a backward pass beside what existed before, and the name of the loss."""
 
     lap: Lap
     work: StepWork
@@ -114,13 +114,13 @@ def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -
 def _passed(
     model: nn.Module, batch: Any, call: Call, rules: Rules, known: StepWork | None, space: WorkSpace, *, keeps_output: bool
 ) -> _Passed:
-    """Go through a forward and a backward pass, and leave the gradients; what is computed is counted where it is not `known`.
+    """Run a forward and a backward pass, and leave the gradients. Work is counted unless it is `known`.
 
-    Equal blocks stand for each other, unless the model does something with them that needs each.
+    Equal blocks are simulated, unless the model fails that way.
     """
     try:
         return _pass(model, batch, call, rules, known, space, keeps_output=keeps_output, once=True)
-    except Exception:  # whatever it is: a model that cannot be called says so again
+    except Exception:  # a model that cannot be called raises again below
         model.zero_grad()
         return _pass(model, batch, call, rules, known, space, keeps_output=keeps_output, once=False)
 
@@ -182,7 +182,7 @@ def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, 
 
 
 def is_divided_by_columns(module: nn.Module) -> bool:
-    """Return whether `module` is a large linear layer, as `--strategy tensor` takes it."""
+    """Return whether `module` is a large linear layer, which `--strategy tensor` shards."""
     if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
         return False
     return not isinstance(module, NonDynamicallyQuantizableLinear) and num_bytes(module.weight) >= LARGE
@@ -208,7 +208,7 @@ def _layers(model: nn.Module, optimizers: Sequence[Optimizer], rules: Rules) -> 
 
 
 def _make_fake(model: nn.Module, mode: FakeTensorMode, device: str) -> dict[int, nn.Parameter]:
-    """Put fakes in the place of a model's parameters and buffers; return the parameters by the ``id`` of those that they stand for."""
+    """Replace a model's parameters and buffers by fakes; return the fake parameters by the ``id`` of the originals."""
     parameters: dict[int, nn.Parameter] = {}
     buffers: dict[int, torch.Tensor] = {}
     for module in model.modules():
@@ -230,8 +230,8 @@ def _make_fake(model: nn.Module, mode: FakeTensorMode, device: str) -> dict[int,
 
 
 def _follow(optimizer: Optimizer, parameters: Mapping[int, nn.Parameter]) -> None:
-    """Let an optimizer have the fakes of its parameters; what it keeps of them is made by the first step."""
+    """Give an optimizer the fake parameters; its first step makes its state."""
     optimizer.state.clear()
     for group in optimizer.param_groups:
         group["params"] = [parameters.get(id(parameter), parameter) for parameter in group["params"]]
-        group["capturable"] = False  # asks for a real GPU
+        group["capturable"] = False  # would need a real GPU

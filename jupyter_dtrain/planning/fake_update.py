@@ -1,4 +1,4 @@
-"""Steps of optimizers on fake tensors."""
+"""Run optimizer steps on fake tensors to measure their state, peak memory and work."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from torch.utils._pytree import tree_leaves
 from .live_bytes import Lap, LiveBytes
 from .step_work import Work
 
-STEPS = 2  # the first makes the optimizer's state, the second has it from the beginning on
+STEPS = 2  # the first makes the optimizer's state, the second begins with it
 _ONE_BY_ONE = tuple(
     getattr(torch.optim, name)
     for name in ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "ASGD", "RMSprop", "Rprop")
 )
-"""Optimizers that update each parameter by itself."""
+"""Optimizers that update parameters independently of each other."""
 
 
 class Updated(NamedTuple):
-    """What optimizers keep and need for a moment, read and write, in how many operations, and whether parameter by parameter."""
+    """Bytes of state, peak bytes, bytes read and written, number of operations, and whether parameters are updated one by one."""
 
     state: int
     most: int
@@ -33,9 +33,9 @@ class Updated(NamedTuple):
 
 
 def update(model: nn.Module, optimizers: Sequence[Optimizer]) -> Updated:
-    """Take two steps, as the first makes what the optimizers keep.
+    """Take two steps and measure the second one, as the first makes the optimizer state.
 
-    Where a parameter is updated by itself, those of one shape take the same: one of them is updated for all.
+    Where parameters are updated independently, those of one shape cost the same. So one of them is updated for all.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     work = Work()
@@ -73,13 +73,13 @@ def update(model: nn.Module, optimizers: Sequence[Optimizer]) -> Updated:
 
 
 def _alike(optimizer: Optimizer) -> list[list[nn.Parameter]] | None:
-    """Return parameters by shape and group, of which each is updated by itself and as the others are; ``None``: they are not."""
+    """Return parameters grouped by param group and layout, if each is updated independently of the others; ``None`` if not."""
     if type(optimizer) not in _ONE_BY_ONE or any(group.get("foreach") or group.get("fused") for group in optimizer.param_groups):
         return None
     found: dict[Any, list[nn.Parameter]] = {}
     for index, group in enumerate(optimizer.param_groups):
         for one in group["params"]:
-            if one.device.type != "cpu" and group.get("foreach") is None:  # all in one operation
+            if one.device.type != "cpu" and group.get("foreach") is None:  # `foreach` is the default there: one operation for all
                 return None
             if one.grad is not None:
                 found.setdefault((index, one.shape, one.stride(), one.dtype, one.grad.layout), []).append(one)
@@ -87,7 +87,7 @@ def _alike(optimizer: Optimizer) -> list[list[nn.Parameter]] | None:
 
 
 def _spread(optimizer: Optimizer, alike: Sequence[Sequence[nn.Parameter]]) -> None:
-    """Let an optimizer keep of all parameters what it keeps of the first of those that are alike."""
+    """Copy the state of the first parameter of each group to the other ones of the group."""
     for first, *others in alike:
         if first in optimizer.state:
             optimizer.state.update(dict.fromkeys(others, optimizer.state[first]))
@@ -95,7 +95,7 @@ def _spread(optimizer: Optimizer, alike: Sequence[Sequence[nn.Parameter]]) -> No
 
 @contextmanager
 def _with_alone(optimizer: Optimizer, params: Sequence[nn.Parameter]) -> Iterator[None]:
-    """Let an optimizer have `params` alone until the end of the ``with`` block."""
+    """Restrict an optimizer to `params` until the end of the ``with`` block."""
     before, wanted = [group["params"] for group in optimizer.param_groups], set(map(id, params))
     for group in optimizer.param_groups:
         group["params"] = [one for one in group["params"] if id(one) in wanted]
@@ -107,5 +107,5 @@ def _with_alone(optimizer: Optimizer, params: Sequence[nn.Parameter]) -> Iterato
 
 
 def num_bytes(tensor: torch.Tensor) -> int:
-    """Return the bytes of the numbers of a tensor."""
+    """Return the bytes of a tensor's elements."""
     return tensor.numel() * tensor.element_size()

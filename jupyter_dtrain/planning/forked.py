@@ -1,4 +1,4 @@
-"""A function called in a fork of this process, of which nothing stays: it may change and draw what it likes."""
+"""Call a function in a fork of this process, so that its changes and its random draws leave no trace here."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ..errors import UsageError
 
 
 def call_in_fork(function: Callable[[], Any], *, limit: timedelta) -> Any:
-    """Return what `function` returns in a fork of this process, which has to be picklable.
+    """Return what `function` returns in a fork of this process; the value has to be picklable.
 
     Raises
     ------
     UsageError
-        This system has no forks that are safe, the function takes longer than `limit`, or it has raised; the message says what.
+        This system has no safe forks, the function takes longer than `limit`, or it has raised; the message says which.
     """
     if sys.platform != "linux":
         raise UsageError("what a step takes can be predicted on Linux only")
@@ -50,16 +50,16 @@ def call_in_fork(function: Callable[[], Any], *, limit: timedelta) -> Any:
 def _answer(function: Callable[[], Any], connection: Connection) -> None:
     import torch
 
-    sys.stdout = sys.stderr = io.StringIO()  # what the notebook's own code prints is not for anybody
-    nowhere = os.open(os.devnull, os.O_WRONLY)  # nor what libraries write
+    sys.stdout = sys.stderr = io.StringIO()  # hides what the notebook's own code prints
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # hides what libraries write
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    torch.set_num_threads(1)  # those of the other process are not here
-    gc.freeze()  # what there is of the notebook is looked at no more
+    torch.set_num_threads(1)  # the thread pool of the parent does not exist in a fork
+    gc.freeze()  # the garbage collector ignores the notebook's objects
     answer: tuple[str | None, Any]
     try:
         answer = (None, function())
-    except BaseException as error:  # whatever the model raises is told
+    except BaseException as error:  # any error of the model is reported
         answer = (f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0][:200]}", None)
     connection.send(answer)
-    os._exit(0)  # no handler of the kernel's runs twice
+    os._exit(0)  # the kernel's exit handlers do not run twice

@@ -1,4 +1,4 @@
-"""Which layers of a model a step calls, on how much, and which of them engines would compute together: noted while it runs on fakes."""
+"""Note which layers a step on fakes calls, with how many bytes, and which of them engines would compute together."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from .step_work import LARGE, AtomCall, LinearCall, StepWork, Work, all_bytes, b
 
 
 class Rules(Protocol):
-    """Which layers engines compute together, each with columns or heads of its own; the package of a strategy's rules is it."""
+    """Which layers engines compute together, each with its columns or heads. A strategy's package of rules implements it."""
 
     def pairs_of(self, module: nn.Module, /) -> Sequence[Any]:
-        """Return the linear layers in a module that are computed in pairs of columns and rows, each with `firsts` and `second`."""
+        """Return the pairs of linear layers in a module that are sharded by columns and then by rows, each with `firsts` and `second`."""
 
     def heads_of(self, module: nn.Module, /) -> Any:
-        """Return how a module computes attention by heads, with its `number` of them and why not; ``None``: it is no attention."""
+        """Return how a module computes attention by heads, with their `number` and `why_not`; ``None`` if it is no attention."""
 
 
 class NoRules:
-    """There are none."""
+    """No layers are computed together."""
 
     def pairs_of(self, _: nn.Module, /) -> Sequence[Any]:
         """Return nothing."""
@@ -43,7 +43,7 @@ NO_RULES = NoRules()
 
 
 class Calls:
-    """Which modules of a model are called, on how much.
+    """The calls of a model's modules, with bytes and FLOPs.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class Calls:
     work : Work
         Counts the operations of the calls.
     now : callable
-        Returns the bytes that there are.
+        Returns the live bytes.
     """
 
     def __init__(self, model: nn.Module, rules: Rules, work: Work, now: Callable[[], int]) -> None:
@@ -60,10 +60,10 @@ class Calls:
         self.linears: list[LinearCall] = []
         self._atoms: list[AtomCall] = []
         self._again: set[int] = set()  # modules whose parameters the backward pass needs
-        self._begun: dict[int, tuple[int, int]] = {}  # bytes and FLOPs at the begin of a pair or an attention, by what ends it
+        self._begun: dict[int, tuple[int, int]] = {}  # bytes and FLOPs at the start of a pair or an attention, by the id of its last module
         self._places: dict[int, str] = {}
-        self._heads: dict[int, int] = {}  # of pairs that compute attention, by layer
-        self._ends: dict[int, int] = {}  # the last layer of a pair by its first
+        self._heads: dict[int, int] = {}  # number of heads in pairs that compute attention, by layer
+        self._ends: dict[int, int] = {}  # last layer of a pair, by its first
         for module in model.modules():
             for pair in rules.pairs_of(module):
                 self._places |= {id(first): "first" for first in pair.firsts} | {id(pair.second): "second"}
@@ -72,7 +72,7 @@ class Calls:
 
     @contextmanager
     def followed(self, groups: Sequence[Sequence[nn.Parameter]], is_divided: Callable[[nn.Module], bool]) -> Iterator[None]:
-        """Note calls of the model until the end of the ``with`` block; `is_divided` says which layers are large linear ones."""
+        """Note calls of the model until the end of the ``with`` block; `is_divided` tells the large linear layers."""
         group_of = {id(parameter): index for index, group in enumerate(groups) for parameter in group}
         chains = {id(atom): index for index, part in enumerate(self._model.modules()) if _is_chain(part) for atom in _in_chain(part)}
         begun: dict[int, tuple[int, int]] = {}  # bytes and FLOPs, by atom
@@ -100,11 +100,11 @@ class Calls:
                 handle.remove()
 
     def needs(self, module: nn.Module) -> bool:
-        """Return whether a backward pass needs the parameters of a module."""
+        """Return whether the backward pass needs the parameters of a module."""
         return id(module) in self._again
 
     def repeat(self, linears: Sequence[LinearCall], needed: Sequence[nn.Module]) -> None:
-        """Note calls as those that were noted before, of modules some of which a backward pass needs."""
+        """Add calls equal to noted ones; the backward pass needs the parameters of the modules `needed`."""
         self.linears += linears
         self._again |= set(map(id, needed))
 
@@ -139,7 +139,7 @@ class Calls:
         self._atoms.append(AtomCall(*place, all_bytes(given), all_bytes(returned), flops, _has_gradient(given), kept))
 
     def found(self, work: StepWork) -> StepWork:
-        """Return `work` with the calls."""
+        """Return `work` with the noted calls."""
         model = self._model
         blocks = blocks_in(model)
         inside = {id(part) for block in blocks for part in block.modules()}
@@ -163,7 +163,7 @@ class Calls:
 
 
 def is_divided_by_heads(heads: Any) -> bool:
-    """Return whether the parameters of an attention are large enough to be divided."""
+    """Return whether the parameters of an attention are large enough to be sharded."""
     return bytes_of(heads.by_heads[0][0]) >= LARGE
 
 
@@ -178,7 +178,7 @@ def _in_chain(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_wide(layer: nn.Module) -> bool:
-    """Return whether the weight of a layer of a pair is large enough to be divided."""
+    """Return whether the weight of a pair's layer is large enough to be sharded."""
     return bytes_of(layer._parameters.get("weight")) >= LARGE
 
 

@@ -1,4 +1,4 @@
-"""What tensors take while a training step runs on fakes: counted as they are made and let go."""
+"""Count the bytes of live tensors while a training step runs on fakes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DEVICE = torch.ops.prim.device.default
 
 
 class LayerMemory(NamedTuple):
-    """Bytes of what there is of a parameter of a large linear layer, and its rows, or heads, of which each engine has as many.
+    """Bytes of a parameter of a large layer with its gradient and state, and the number of rows or heads that are divided.
 
-    `is_tied`: whether a layer of another kind has it too, and gets it whole.
+    `is_even`: whether engines need equal parts. `is_tied`: whether a layer of another kind shares the parameter and needs all of it.
     """
 
     rows: int
@@ -33,7 +33,7 @@ class LayerMemory(NamedTuple):
     is_tied: bool = False
 
     def is_divided(self, engines: int) -> bool:
-        """Return whether so many engines divide it."""
+        """Return whether the parameter is divided over `engines`."""
         return not self.rows % engines if self.is_even else self.rows >= engines
 
 
@@ -44,23 +44,23 @@ class StepMemory:
     Attributes
     ----------
     parameters, buffers, gradients, optimizer : int
-        What is there between two steps.
+        Live between two steps.
     peak : int
-        The most that is there at once, all of these included.
+        Peak of a step, including all of these.
     sizes, groups : tuple of int
-        Of parameters, and of those of blocks and of the layers beside them, in the order in which the model has them.
+        Bytes of each parameter, and of the parameters of each block and each layer beside blocks, in the model's order.
     loss : str
-        What was taken for the cell's loss.
+        Name of the function that stands for the cell's loss.
     layers : tuple of LayerMemory
-        Weights and biases of large linear layers.
+        Parameters of large layers that can be sharded.
     passing : int
-        The most in the forward and the backward pass, beside parameters, buffers and optimizer state; `ungraded`: beside gradients too.
+        Peak of the forward and backward pass, beside parameters, buffers and optimizer state; `ungraded`: beside gradients too.
     remaining, updating : int
-        What is there as the optimizer begins, beside all of these, and what it needs for a moment.
+        Bytes that are live as the optimizer begins, beside all of these, and what it allocates temporarily.
     one_by_one : bool
-        Whether it needs that for one parameter after the other: as much where it has the largest of them alone.
+        Whether it allocates that for one parameter after the other, so that the largest parameter alone needs as much.
     work : StepWork
-        What is computed, and what engines would have to exchange of it; of the largest share.
+        Computation and communication of the largest share.
     """
 
     parameters: int
@@ -81,12 +81,12 @@ class StepMemory:
 
     @property
     def largest(self) -> int:
-        """Parameters of the largest block or layer."""
+        """Bytes of parameters of the largest block or layer."""
         return max(self.groups, default=0)
 
 
 def between(share: int, ends: Mapping[int, StepMemory]) -> StepMemory:
-    """Return what a step takes with a share of a batch, from what it takes with less and with more samples."""
+    """Return the memory of a step on a share, interpolated between a smaller and a larger share."""
     (less, low), (more, high) = sorted(ends.items())
 
     def at(of: str) -> int:
@@ -98,7 +98,7 @@ def between(share: int, ends: Mapping[int, StepMemory]) -> StepMemory:
 
 
 class Lap(NamedTuple):
-    """The most bytes that were there in a part of a step, the most beside gradients, and what is there at its end."""
+    """Peak bytes in a part of a step, the peak without gradients, and the live bytes at its end."""
 
     most: int
     ungraded: int
@@ -106,19 +106,19 @@ class Lap(NamedTuple):
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of all storages that operations return, for as long as these are there.
+    """Dispatch mode that counts the bytes of all storages that operations return, until the storages are freed.
 
     Parameters
     ----------
     work : Work, optional
-        Counts what the operations do.
+        Counts the work of the operations.
     space : WorkSpace, optional
-        Says what libraries need within operations.
+        Tells the workspace of libraries within operations.
 
     Attributes
     ----------
     peak : int
-        The most that were there at once.
+        Peak of live bytes.
     """
 
     def __init__(self, work: Work | None = None, space: WorkSpace | None = None) -> None:
@@ -127,12 +127,12 @@ class LiveBytes(TorchDispatchMode):
         self.peak = 0
         self._most = self._ungraded = 0  # since the last lap
         self._now = self._graded = 0
-        self._outer: list[tuple[int, int]] = []  # the most before what is looked at by itself
+        self._outer: list[tuple[int, int]] = []  # the peaks of enclosing measurements
         self._there: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # bytes, by the storage's address
         self._gradients: set[int] = set()
 
     def add(self, value: object, least: int = 0) -> None:
-        """Count the tensor `value`, if it is one and its storage is not counted yet, as `least` bytes or more."""
+        """Count `value` as `least` bytes or more, if it is a tensor whose storage is not counted yet."""
         if not isinstance(value, torch.Tensor):
             return
         try:
@@ -147,7 +147,7 @@ class LiveBytes(TorchDispatchMode):
             self._look()
 
     def add_gradient(self, value: torch.Tensor) -> None:
-        """Count a tensor as a gradient that stays until the step."""
+        """Count a tensor as a gradient, which lives until the step."""
         if value.layout != torch.strided:
             return
         self.add(value)
@@ -157,30 +157,30 @@ class LiveBytes(TorchDispatchMode):
             self._graded += self._there[key][0]
 
     def bytes_now(self) -> int:
-        """Return the bytes that there are."""
+        """Return the live bytes."""
         return self._now
 
     def begin(self) -> tuple[int, int]:
-        """Return what there is, and what beside gradients, and look for the most of both from now on."""
+        """Begin a nested measurement; return the live bytes, and those without gradients."""
         self._outer.append((self._most, self._ungraded))
         self._most, self._ungraded = self._now, self._now - self._graded
         return self._most, self._ungraded
 
     def end(self) -> tuple[int, int]:
-        """Return the most since :meth:`begin`, and the most beside gradients."""
+        """Return the peak since :meth:`begin`, and the peak without gradients."""
         found = self._most, self._ungraded
         most, ungraded = self._outer.pop()
         self._most, self._ungraded = max(most, self._most), max(ungraded, self._ungraded)
         return found
 
     def spike(self, most: int, ungraded: int) -> None:
-        """Count so many bytes more than there are, for a moment; `ungraded`: beside gradients."""
+        """Count a temporary allocation of `most` bytes; `ungraded` is the same without gradients."""
         self._most = max(self._most, self._now + most)
         self._ungraded = max(self._ungraded, self._now - self._graded + ungraded)
         self.peak = max(self.peak, self._most)
 
     def lap(self) -> Lap:
-        """Return what there was since the last lap, and begin the next one."""
+        """Return the peaks since the last lap, and begin the next one."""
         found = Lap(self._most, self._ungraded, self._now)
         self._most = self._ungraded = 0
         self._look()
@@ -198,7 +198,7 @@ class LiveBytes(TorchDispatchMode):
         self.peak = max(self.peak, self._most)
 
     def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE and isinstance(args[0], FakeTensor):  # autograd asks often, and the way through PyTorch's own mode is long
+        if func is _DEVICE and isinstance(args[0], FakeTensor):  # autograd asks often, and PyTorch's own mode is slow
             return args[0].fake_device
         result = func(*args, **(kwargs or {}))
         space = self._space.of(func, args, kwargs or {}) if self._space is not None else None

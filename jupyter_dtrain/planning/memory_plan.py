@@ -1,4 +1,4 @@
-"""``%distribute plan``: what an engine takes under each strategy on so many engines, before any of them is there."""
+"""``%distribute plan``: predict an engine's memory under each strategy and number of engines, before any engine is started."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ LIMIT = timedelta(seconds=60)
 
 @dataclass
 class Trained:
-    """A model that a cell trains, as far as that can be told before it runs.
+    """A model that a cell trains, as far as it is known before the cell runs.
 
     Attributes
     ----------
     name : str
-        Of the model.
+        Name of the model in the notebook.
     optimizers : list of Optimizer
-        Those that have parameters of it.
+        Optimizers with parameters of the model.
     batch_size : int
         Samples of a global batch.
     steps : dict of int to StepMemory
-        By the number of samples of a share.
+        Memory by the samples of a share.
     speeds : Speeds
-        Of this machine.
+        Speeds of this machine.
     """
 
     name: str
@@ -60,27 +60,27 @@ def measure(
     limit: timedelta = LIMIT,
     rules: Rules = NO_RULES,
 ) -> Trained:
-    """Go through a training step of a cell's model on fake tensors, for each share of a batch that an engine can have.
+    """Run a training step of a cell's model on fake tensors, for each share of a batch that an engine can have.
 
     Parameters
     ----------
     tree : ast.Module
         The cell.
     values : mapping of str to object
-        What it has from the notebook, by name.
+        Values of the notebook that the cell uses, by name.
     engines : sequence of int
-        How many there may be.
+        Possible numbers of engines.
     device : {"cpu", "cuda"}
-        Of the engines.
+        Device of the engines.
     limit : timedelta
-        Time that it may take.
+        Time limit.
     rules : Rules
         Which layers engines compute together.
 
     Raises
     ------
     UsageError
-        There is no model or no loader among the values, or the model cannot be called so; the message says what to do.
+        The values include no model or no loader, or the model cannot be called; the message says what to do.
     """
     models = {name: value for name, value in values.items() if isinstance(value, nn.Module) and any(True for _ in value.parameters())}
     if not models:
@@ -99,7 +99,7 @@ def measure(
     call = _calls(tree, name, model)
 
     try:
-        # In groups that divide layers each engine has all of the group's batch.
+        # A group of engines that shards layers computes the full batch of the group.
         numbers = sorted({1, *engines, *(groups for number in engines for groups in groups_of_engines(number))})
         keeps_output = _keeps_output(tree, name)
         (size, steps), speeds = call_in_fork(
@@ -117,14 +117,14 @@ def measure(
 
 
 def strategies_on(device: str) -> list[StrategyInfo]:
-    """Return the strategies of which it is known what they take on such devices."""
+    """Return the strategies whose memory on such devices can be predicted."""
     return [info for info in available() if (Feature.SHARDING in info.supports or divides_columns(info)) and device in info.divides_on]
 
 
 def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | None, str]:
-    """Return the plan for `engines` engines that is to be taken among those that have room, and why in a sentence.
+    """Return the recommended plan for `engines` engines, ``None`` if none fits, and the reason as a sentence.
 
-    It is data parallel where that has room, as it does what most cells do, and otherwise the fastest.
+    It is data parallelism if that fits, as it supports most cells, and otherwise the fastest plan that fits.
     """
     if not capacity:
         return None, f"How much memory each of {engines} engines has is not known here."
@@ -149,9 +149,9 @@ def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | N
 
 
 def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) -> str:
-    """Return in a sentence which plan takes less than the one that is called `taken`, for as many engines; empty: none does.
+    """Return a sentence about a plan with less memory than the one named `taken`, for as many engines; empty if there is none.
 
-    It is the one that exchanges least of those that have room, or else takes least.
+    Of the plans that fit, it takes the one that shards the fewest kinds of tensors, else the one with the least memory.
     """
     own = next((plan for plan in found if plan.engines == engines and plan.name == taken), None)
     less = [] if own is None else [plan for plan in found if plan.engines == engines and plan.total * MARGIN <= own.total]
@@ -163,7 +163,7 @@ def less_than(taken: str, found: Sequence[Plan], engines: int, capacity: int) ->
 
 
 def table(found: Sequence[Plan]) -> str:
-    """Return plans as text."""
+    """Return plans as a text table."""
     lines: list[tuple[str, ...]] = [
         ("engines", "strategy", "per engine", "parameters", "gradients", "optimizer", "activations", "exchanged", "a step")
     ]
@@ -180,14 +180,14 @@ def duration_text(seconds: float) -> str:
 
 
 def _keeps_output(tree: ast.Module, name: str) -> bool:
-    """Return whether a cell has a name for what its model returns; where it does not call the model itself, as if it had."""
+    """Return whether a cell binds the model's output to a name, and ``True`` if it does not call the model itself."""
     calls = {id(node) for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name}
     kept = (ast.Assign, ast.AnnAssign, ast.NamedExpr)
     return not calls or any(id(node.value) in calls for node in ast.walk(tree) if isinstance(node, kept))
 
 
 def _calls(tree: ast.Module, name: str, model: nn.Module) -> Call:
-    """Return what calls the model with a batch as the cell does, as far as its text says, and otherwise as cells do."""
+    """Return a function that calls the model with a batch as the cell's text does, or as cells usually do."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name]
     count = len(calls[0].args) if calls and not any(isinstance(one, ast.Starred) for one in calls[0].args) else None
     required = [

@@ -1,4 +1,4 @@
-"""How a model is cut into stages: its blocks, the layers beside them, and which parts of like size these come to."""
+"""Cut a model into pipeline stages of similar size, from its blocks and the layers beside them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def blocks_in(model: nn.Module) -> list[nn.Module]:
-    """Return the blocks of `model`: modules with layers of their own that stand in a list beside others of their class.
+    """Return the blocks of `model`: modules with layers that are in a list beside others of their class.
 
-    Of blocks in blocks it is the outer ones, but not lists of blocks.
+    Of nested blocks it returns the outer ones, but it looks into lists of blocks.
     """
     found: dict[int, nn.Module] = {}
 
     def look(module: nn.Module, *, in_block: bool) -> bool:
-        """Look through `module`, and return whether there are blocks in it."""
+        """Search `module`, and return whether it contains blocks."""
         children = [child for child in module._modules.values() if child is not None]
         counts = Counter(type(child) for child in children)
         any_found = False
@@ -44,7 +44,7 @@ def _has_layers(module: nn.Module) -> bool:
 
 
 def atoms_of(module: nn.Module) -> list[nn.Module]:
-    """Return what is computed in one piece: repeated blocks, and layers outside of these, in the order in which the model has them."""
+    """Return the modules that are computed in one piece: repeated blocks, and layers outside of them, in the model's order."""
     blocks = {id(block) for block in blocks_in(module)}
     found: dict[int, nn.Module] = {}
 
@@ -61,7 +61,7 @@ def atoms_of(module: nn.Module) -> list[nn.Module]:
 
 
 def groups_of(module: nn.Module) -> list[list[nn.Parameter]]:
-    """Return the parameters of each atom that no atom before it has, and one by one those of the model's own code."""
+    """Return the parameters of each atom that no earlier atom has, and those of the model's own code one by one."""
     atoms = [[*atom.parameters()] for atom in atoms_of(module)]
     known: dict[int, int] = {}
     groups: list[list[nn.Parameter]] = []
@@ -73,16 +73,16 @@ def groups_of(module: nn.Module) -> list[list[nn.Parameter]]:
 
 
 def owners_of(module: nn.Module, num_stages: int) -> dict[int, int]:
-    """Return the stage of each parameter by its ``id``: so many stages, of equal bytes."""
+    """Return the stage of each parameter by its ``id``, for `num_stages` stages of similar bytes."""
     groups = groups_of(module)
     sizes = [sum(p.nbytes for p in group) for group in groups]
     return {id(p): stage for group, stage in zip(groups, cut(sizes, num_stages), strict=True) for p in group}
 
 
 def cut(sizes: Sequence[int], num_parts: int) -> list[int]:
-    """Return in which part each of `sizes` is: one part after the other, the largest as small as it can be, none empty that need not be.
+    """Return the part of each of `sizes`: consecutive parts, with the largest as small as possible, and no part empty if avoidable.
 
-    So is the largest of the others, where one size alone is larger than what each would have.
+    If a single size exceeds what each part would have, the largest of the other parts is as small as possible.
     """
     low, high = 0, sum(sizes)
     while low < high:
@@ -95,7 +95,7 @@ def cut(sizes: Sequence[int], num_parts: int) -> list[int]:
 
 
 def _parts(sizes: Sequence[int], num_parts: int, most: int) -> list[int]:
-    """Fill one part after the other with `most` at the most; what is larger is alone."""
+    """Fill one part after the other with up to `most`; a larger size has a part of its own."""
     found: list[int] = []
     part, total = 0, 0
     for index, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""What the engine of a stage has of a step in which activations go from stage to stage."""
+"""Predict the memory of a pipeline stage's engine, when activations go from stage to stage."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .step_work import AtomCall
 class StageMemory(NamedTuple):
     """Bytes of a stage.
 
-    `share`: of the model's parameters. `largest`: its largest block or layer. `piece`: most of its gradients that one piece of a backward
-    pass returns. `passing`: activations and what passes need for a moment, as they begin to go back, beside gradients.
+    `share`: its share of the model's parameters. `largest`: its largest block or layer. `piece`: the most bytes of gradients that one piece
+    of a backward pass returns. `passing`: activations and temporary tensors as the backward pass begins, without gradients.
     """
 
     share: float
@@ -24,9 +24,9 @@ class StageMemory(NamedTuple):
 
 
 def stages_of(step: StepMemory, parts: int, samples: int) -> list[StageMemory]:
-    """Return what each of so many stages has, of `samples` of each engine of a group.
+    """Return the memory of each of `parts` stages, for `samples` of each engine of a group.
 
-    A stage computes its blocks and layers for all engines of the group and keeps what goes in and out of them. It has all else for its own.
+    A stage computes its blocks and layers for all engines of the group and keeps their inputs and outputs. All else is of its own samples.
     """
     stage_of = cut(step.groups, parts)
     num_stages = max(stage_of, default=0) + 1
@@ -46,7 +46,7 @@ def stages_of(step: StepMemory, parts: int, samples: int) -> list[StageMemory]:
 
 
 def _largest_piece(groups: Sequence[int], stage_of: Sequence[int], stage: int, atoms: Sequence[AtomCall]) -> int:
-    """Return the parameters of what a stage computes at once: a block or a layer, or all those of an ``nn.Sequential``."""
+    """Return the bytes of the largest part that a stage computes at once: a block or a layer, or all those of an ``nn.Sequential``."""
     by_chain: dict[int, set[int]] = {}
     for index, call in enumerate(atoms):
         if call.group >= 0 and stage_of[call.group] == stage:

@@ -1,8 +1,8 @@
-"""How long a step takes under a strategy: what it computes and exchanges, by the speeds of this machine.
+"""Estimate the time of a step under a strategy from its computation, its communication and the speeds of this machine.
 
-A figure for comparing plans with each other. Speeds are those of a matrix product, of memory and of small operations, measured for some
-hundredths of a second where the step runs on fakes. Convolutions and LSTMs are slower by far, and tried (:mod:`.work_space`). Caches and
-other processes come to other times, for all plans alike.
+The estimate is for comparing plans with each other. Speeds are those of a matrix product, of memory and of small operations, measured for
+some hundredths of a second in the process that runs the step on fakes. Convolutions and LSTMs are much slower and are timed instead
+(:mod:`.work_space`). Caches and other processes change the time of all plans alike.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .step_work import AtomCall
 
 TRIES = 3
 PER_MEETING = 1.5e-4
-"""Seconds in which engines of one host come to meet, read and go on."""
+"""Seconds for engines of one host to meet, read and continue."""
 PER_UNIT = 3e-4
-"""Seconds of Python for parameters that are fetched for a call and again in the backward pass."""
+"""Seconds of Python for fetching a unit's parameters for its call and again for its backward pass."""
 PER_CALL = 1.5e-3
-"""Seconds of Python for a call that another engine makes, and its backward pass."""
+"""Seconds of Python for a call on another engine and its backward pass."""
 
 
 @dataclass(frozen=True)
 class Speeds:
-    """What one thread of this machine does in a second, bytes being read or written; and the seconds of a small operation."""
+    """Speeds of one thread: FLOPs per second, bytes read or written per second, and seconds of a small operation."""
 
     flops: float = 3e10
     num_bytes: float = 5e9
@@ -38,7 +38,7 @@ class Speeds:
 
 
 def measured_speeds() -> Speeds:
-    """Return those of this process, which takes a moment."""
+    """Measure the speeds in this process, which takes a moment."""
     left, large, small = torch.ones(384, 384, device="cpu"), torch.ones(1 << 22, device="cpu"), torch.ones(16, device="cpu")
 
     def small_ones() -> None:
@@ -63,11 +63,11 @@ def _least(do: Callable[[], object]) -> float:
 def seconds(
     step: StepMemory, info: StrategyInfo, exchange: Exchange, speeds: Speeds, *, engines: int, groups: int, samples: float, by_columns: bool
 ) -> float:
-    """Return the seconds of a step; `exchange` is what an engine reads in it, the other parameters are those of :func:`.exchanged`."""
+    """Return the seconds of a step; `exchange` is an engine's communication in it, for the other parameters see :func:`.exchanged`."""
     work, parts = step.work, engines // groups
     scale = samples / max(work.samples, 1)
     flops, traffic = work.passes.flops - work.passes.tried_flops, work.passes.traffic - work.passes.tried_traffic
-    # Each byte that is read was written by the other.
+    # The other engine has written each byte that is read.
     passing = 2 * exchange.num_bytes / speeds.num_bytes + exchange.meetings * PER_MEETING
     updating = work.updating / speeds.num_bytes, work.updates * speeds.per_operation
 
@@ -94,11 +94,11 @@ def seconds(
 
 
 _OF_LINEAR = 0.5
-"""Of what is read and written, the part of linear layers where they do all of the arithmetic."""
+"""Share of the bytes read and written that is of linear layers if they do all FLOPs."""
 
 
 def _largest_stage(step: StepMemory, atoms: tuple[AtomCall, ...], stages: int) -> float:
-    """Return the share of the arithmetic that the stage with most of it does."""
+    """Return the largest share of the FLOPs that a stage computes."""
     stage_of, loads = cut(step.groups, stages), [0] * stages
     for call in atoms:
         if call.group >= 0:

@@ -1,4 +1,4 @@
-"""What a training step computes, and what of it other engines would have to be given: counted while the step runs on fakes."""
+"""Count what a training step computes, and what engines would have to exchange, while the step runs on fakes."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 LARGE = 1 << 16
-"""Bytes of a parameter that is divided, by rows or by columns."""
+"""Bytes from which on a parameter is sharded, by rows or by columns."""
 
 
 class LinearCall(NamedTuple):
-    """A call of a large linear layer: bytes of what it is given and returns, its FLOPs, and whether what it is given has a gradient.
+    """A call of a large linear layer: bytes of its input and output, its FLOPs, and whether its input has a gradient.
 
-    `place`: whether it is the ``first`` of a pair, its ``second``, an attention by ``heads`` or, with an empty word, none of these.
-    `heads`: how many there are. `hidden`: bytes of what is kept between the layers of a pair, or in an attention.
-    `parameters`: bytes of those that are divided.
+    `place`: ``first`` or ``second`` of a pair, ``heads`` for an attention by heads, or empty for none of these. `heads`: their number.
+    `hidden`: bytes that are kept between the layers of a pair or in an attention. `parameters`: bytes of its parameters that are sharded.
     """
 
     given: int
@@ -32,15 +31,15 @@ class LinearCall(NamedTuple):
     parameters: int = 0
 
     def is_divided(self, engines: int) -> bool:
-        """Return whether so many engines divide it."""
+        """Return whether the call is divided over `engines`."""
         return not self.heads % engines
 
 
 class AtomCall(NamedTuple):
-    """A call of what is computed in one piece: the place of its first parameter among the model's groups, and bytes of tensors.
+    """A call of a module that is computed in one piece: the group of its first parameter, and bytes of its input and output.
 
-    `chain`: which ``nn.Sequential`` calls it, -1: other code. `flops`: of its forward pass. `kept`: bytes that are there after it and were
-    not before, what it returns among them.
+    `chain`: the ``nn.Sequential`` that calls it, -1 for other code. `flops`: those of its forward pass. `kept`: bytes that are live after
+    it and were not before, its output included.
     """
 
     group: int
@@ -53,9 +52,9 @@ class AtomCall(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Floating-point operations, bytes that are read and written, and operations.
+    """Floating-point operations, bytes read and written, and number of operations.
 
-    `seconds`: of those that were tried; `tried_flops`, `tried_traffic`: what these have of the rest.
+    `seconds`: time of the operations that were timed. `tried_flops`, `tried_traffic`: their FLOPs and bytes, which the totals include.
     """
 
     flops: int = 0
@@ -66,32 +65,32 @@ class Counts(NamedTuple):
     tried_traffic: int = 0
 
     def plus(self, other: Counts) -> Counts:
-        """Return the sums."""
+        """Return the sum of both."""
         return Counts._make([one + more for one, more in zip(self, other, strict=True)])
 
     def since(self, before: Counts) -> Counts:
-        """Return the differences."""
+        """Return the difference to an earlier count."""
         return Counts._make([one - less for one, less in zip(self, before, strict=True)])
 
 
 @dataclass(frozen=True)
 class StepWork:
-    """What a step does.
+    """Computation of a step.
 
     Attributes
     ----------
     samples : int
-        Of the share of which this is.
+        Samples of the share.
     passes : Counts
-        Of the forward and the backward pass.
+        Work of the forward and the backward pass.
     updating, updates : int
         Bytes and operations of the optimizer.
     fetched : int
-        Bytes of large parameters that blocks and layers get for their calls, in the forward pass and again in the backward pass.
+        Bytes of large parameters that blocks and layers fetch for the forward pass and again for the backward pass.
     large : int
         Bytes of the gradients of large parameters.
     units : int
-        Blocks and layers that have any.
+        Number of blocks and layers with large parameters.
     linears : tuple of LinearCall
     atoms : tuple of AtomCall
     hands_on : bool
@@ -111,7 +110,7 @@ class StepWork:
 
 
 class Work:
-    """Adds up what operations do, as :class:`.LiveBytes` shows them.
+    """Counter of the work of operations, which :class:`.LiveBytes` passes to it.
 
     Attributes
     ----------
@@ -122,7 +121,7 @@ class Work:
         self.counts = Counts()
 
     def add(self, func: Any, args: Any, kwargs: Any, result: Any, seconds: float | None = None) -> None:
-        """Count an operation; one that was tried takes so many `seconds`."""
+        """Count an operation; `seconds` is its time if it was timed."""
         if _is_view(func):
             return
         traffic = all_bytes(args) + all_bytes(result)
@@ -132,7 +131,7 @@ class Work:
         self.counts = self.counts.plus(tried._replace(flops=flops, traffic=traffic, operations=1))
 
     def lap(self) -> Counts:
-        """Return what there was since the last lap."""
+        """Return the counts since the last lap."""
         found, self.counts = self.counts, Counts()
         return found
 
@@ -153,7 +152,7 @@ def _attention_backward(_: Any, query: torch.Tensor, key: torch.Tensor, value: t
 
 
 def _recurrent(given: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, *_: Any, **__: Any) -> int:
-    """Return the FLOPs of a layer of oneDNN's, (T, B, I), with weights (G, I) and (G, H)."""
+    """Return the FLOPs of an oneDNN recurrent layer, (T, B, I), with weights (G, I) and (G, H)."""
     return 2 * given.shape[0] * given.shape[1] * (w0.numel() + w1.numel())
 
 
@@ -167,7 +166,7 @@ _MORE: dict[Any, Callable[..., int]] = {
 
 
 def all_bytes(values: Any) -> int:
-    """Return the bytes of all tensors in some values."""
+    """Return the bytes of all tensors in nested values."""
     if isinstance(values, torch.Tensor):
         return bytes_of(values)
     if isinstance(values, dict):
@@ -176,5 +175,5 @@ def all_bytes(values: Any) -> int:
 
 
 def bytes_of(value: Any) -> int:
-    """Return the bytes of a tensor, 0 of anything else."""
+    """Return the bytes of a strided tensor, 0 for anything else."""
     return value.numel() * value.element_size() if isinstance(value, torch.Tensor) and value.layout == torch.strided else 0

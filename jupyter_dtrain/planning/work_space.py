@@ -1,8 +1,8 @@
-"""What a library needs inside an operation, and keeps in what it returns, which shapes alone do not say: memory, and time.
+"""Measure the time, temporary memory and padding of library operations, which shapes alone do not tell.
 
-oneDNN brings convolutions' tensors into an order of its own and keeps numbers of each step of an LSTM; which and how many depends on the
-processor and on sizes. So such an operation is called on zeros, of as few samples as take little, with PyTorch's allocator watched. What
-more samples take goes on from two such numbers of them.
+oneDNN reorders the tensors of convolutions and keeps intermediate values of each step of an LSTM. How much depends on the processor and the
+sizes. So such an operation is called on zeros with few samples, while PyTorch's allocator is profiled. The cost of more samples is
+extrapolated from two numbers of samples.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch.autograd.profiler import profile
 from .step_work import all_bytes
 
 MOST = 1 << 23
-"""Bytes of samples that an operation is tried with."""
+"""Bytes of samples that a measured operation gets at most."""
 TRIES = 2
 _ATEN = torch.ops.aten
 _SAMPLES: Mapping[Any, Mapping[int, int]] = {
@@ -28,11 +28,11 @@ _SAMPLES: Mapping[Any, Mapping[int, int]] = {
     _ATEN.mkldnn_rnn_layer.default: {0: 1, 5: 0, 6: 0},
     _ATEN.mkldnn_rnn_layer_backward.default: {0: 1, 5: 0, 6: 0, 7: 1, 8: 0, 9: 0, 10: 1, 11: 0, 12: 0},
 }
-"""The dim along which an argument has samples, by its place, of each operation that is tried."""
+"""For each operation that is measured: the dim of the samples in each argument, by the argument's index."""
 
 
 class Space(NamedTuple):
-    """The most bytes that an operation allocates, with what it returns, the bytes of each tensor that it returns, and seconds."""
+    """Peak bytes that an operation allocates, outputs included, the bytes of each output, and seconds."""
 
     most: int
     returned: tuple[int, ...]
@@ -40,13 +40,13 @@ class Space(NamedTuple):
 
 
 class WorkSpace:
-    """What operations on a CPU need, found out by trying each of them once."""
+    """Costs of operations on a CPU, measured once for each operation and shapes."""
 
     def __init__(self) -> None:
         self._known: dict[Any, Space | None] = {}
 
     def of(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Space | None:
-        """Return what an operation needs; ``None``: what shapes say of it is all, or it cannot be tried."""
+        """Return the cost of an operation; ``None`` if shapes determine it or it cannot be measured."""
         dims = _SAMPLES.get(func)
         if dims is None or kwargs or args[0].device.type != "cpu":
             return None
@@ -69,16 +69,16 @@ class WorkSpace:
     def _tried(self, func: Any, args: Sequence[Any], dims: Mapping[int, int], number: int) -> Space | None:
         key = func, number, *(_look(arg, dims.get(index)) for index, arg in enumerate(args))
         if key not in self._known:
-            with unset_fake_temporarily(), torch.enable_grad():  # as what an LSTM keeps it keeps for its gradient
+            with unset_fake_temporarily(), torch.enable_grad():  # an LSTM keeps its intermediate values only if it needs a gradient
                 try:
                     self._known[key] = _try(func, [_zeros(arg, dims.get(index), number) for index, arg in enumerate(args)])
-                except RuntimeError:  # zeros will not do
+                except RuntimeError:  # the operation does not accept zeros
                     self._known[key] = None
         return self._known[key]
 
 
 def most_allocated(do: Callable[[], Any]) -> tuple[int, Any]:
-    """Return the most bytes that PyTorch's CPU allocator has given out at once while `do` ran, and what that returned."""
+    """Return the peak bytes that PyTorch's CPU allocator has given out while `do` ran, and what `do` returned."""
     with profile(profile_memory=True) as watched:
         returned = do()
     events = sorted((one.start_ns(), one.nbytes()) for one in watched.kineto_results.events() if one.name() == "[memory]")
@@ -99,27 +99,27 @@ def _try(func: Any, args: list[Any]) -> Space:
 
 
 def _forward_of(args: Sequence[Any]) -> Any:
-    """Return what the forward pass of a layer returns that has such a backward pass."""
+    """Return the output of the forward pass that belongs to the arguments of a recurrent backward pass."""
     reverse, mode, hidden_size, num_layers, has_biases, train, bidirectional, batch_sizes, batch_first = args[13:22]
     others = reverse, batch_sizes, mode, hidden_size, num_layers, has_biases, bidirectional, batch_first, train
     return _ATEN.mkldnn_rnn_layer.default(*args[:7], *others)
 
 
 def _look(arg: Any, dim: int | None) -> Any:
-    """Return what two arguments have in common that take the same, but for the number of samples."""
+    """Return a key that is equal for arguments of equal cost, apart from the number of samples."""
     if not isinstance(arg, torch.Tensor):
         return str(arg)
     return tuple(size for index, size in enumerate(arg.shape) if index != dim), _order(arg), arg.dtype
 
 
 def _order(arg: torch.Tensor) -> tuple[int, ...]:
-    """Return the dims of a tensor as they lie in memory, the outermost first."""
+    """Return the dims of a tensor in their memory order, the outermost first."""
     strides = arg.stride()
     return tuple(sorted(range(arg.dim()), key=lambda dim: -strides[dim]))
 
 
 def _zeros(arg: Any, dim: int | None, number: int) -> Any:
-    """Return zeros in the place of a fake, so many samples of them and in the same order."""
+    """Return zeros with `number` samples, laid out as the fake `arg`."""
     if not isinstance(arg, torch.Tensor):
         return arg
     shape = tuple(number if index == dim else size for index, size in enumerate(arg.shape))
