@@ -1,7 +1,8 @@
 """Run equal blocks of a model once on fakes: the first and the last block are measured, and the blocks between them are simulated.
 
 The first block tells what a forward pass of a block keeps, allocates temporarily and computes. The last block, which a backward pass
-reaches first, tells the same of the backward pass. A block between returns fakes as the first did, and counts as many bytes and as much work.
+reaches first, tells the same of the backward pass. A block between returns fakes as the first did, and counts as many bytes and as much
+work.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ from typing import Any
 
 
 class _Runs(ModuleType):
-    """The package, which can be called as well: ``jupyter_dtrain.runs()`` is what a user writes."""
+    """The package itself, made callable: a user writes ``jupyter_dtrain.runs()``."""
 
     def __call__(self, folder: str | Path | None = None) -> Any:
-        from .queries import table_of  # when it is first used
+        from .queries import table_of  # imported at the first call
 
         return table_of(folder)
 

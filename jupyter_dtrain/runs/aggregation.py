@@ -1,9 +1,8 @@
-"""The steps of all ranks, merged into the steps of the run.
+"""Merge the steps that ranks report into the steps of the run.
 
-Ranks report the same steps in batches of their own, out of step with each other. A step of the run is known once every
-rank has reported it, or has reported a later one (each rank reports in order, so then it never will). Steps come
-out in order and summed in the order of ranks: the curve is the same to the last bit however the batches arrived.
-The price is that the slowest reporter sets the pace, up to a limit that keeps memory bounded when a rank has died.
+Each rank reports the same steps in its own batches and at its own pace. A step of the run is complete once every rank has reported it or a
+later step, as each rank reports in order. Complete steps are emitted in order, and losses are summed in the order of ranks. So a curve is
+equal to the last bit however the reports arrived. The slowest rank delays the others, up to a limit that bounds memory if a rank has died.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from .run_progress import Throughput
 
 RATE_INTERVAL = 1.0
 """Seconds of event time between two points of the curve of samples per second."""
-MAX_LAG = 1000  # steps that are held back for a rank that does not report them
+MAX_LAG = 1000  # steps that are held back for a rank that is behind
 
 
 class GlobalStep(NamedTuple):
     """One optimizer step of the run.
 
-    `time` is that of the last rank to finish it, in seconds since the epoch. `loss` is the mean over the global batch, ``None`` if no rank
-    saw one; `learning_rate` that of the lowest rank that knows it. `samples` is the sum over ranks. `odd_rank` is the lowest rank whose
-    loss was not finite.
+    `time` is when the last rank finished it, in seconds since the epoch. `loss` is the mean over the global batch, ``None`` if no rank
+    reported one. `learning_rate` is that of the lowest rank that reported one. `samples` is the sum over ranks. `odd_rank` is the lowest
+    rank whose loss is not finite.
     """
 
     step: int
@@ -40,7 +39,7 @@ class GlobalStep(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What one rank reported of one step."""
+    """One rank's report of one step."""
 
     time: float
     loss: float | None
@@ -50,14 +49,14 @@ class _Part(NamedTuple):
 
 
 class GlobalSteps:
-    """Merges the reports of `world_size` ranks. Not thread-safe: its owner locks.
+    """Merge the reports of `world_size` ranks. Not thread-safe: its owner locks.
 
     Parameters
     ----------
     world_size : int
-        Number of ranks that are to report each step.
+        Number of ranks that report each step.
     max_lag : int
-        Steps to hold back for a rank that is behind; older ones come out with what the others reported of them.
+        Steps to hold back for a rank that is behind; older steps are emitted without it.
     """
 
     def __init__(self, world_size: int, *, max_lag: int = MAX_LAG) -> None:
@@ -65,27 +64,27 @@ class GlobalSteps:
         self._max_lag = max_lag
         self._parts: dict[int, dict[int, _Part]] = {}  # step → rank → part
         self._reported: dict[int, int] = {}  # rank → last step it reported
-        self._num_at: Counter[int] = Counter()  # last step reported → how many of the ranks
+        self._num_at: Counter[int] = Counter()  # last step reported → number of ranks
         self._emitted: int | None = None
 
     def begin_after(self, step: int) -> None:
-        """Say that the steps up to `step` are known."""
+        """Ignore reports of the steps up to `step`, which are known."""
         self._emitted = step
 
     def go_back(self, step: int) -> None:
-        """Say that all ranks go on after `step`, and report anew what comes then."""
+        """Continue after `step`: all ranks report the later steps again."""
         self.begin_again(self._world_size)
         self._emitted = step
 
     def add(self, steps: Steps) -> list[GlobalStep]:
-        """Take one rank's report and return the steps that it completed, in order.
+        """Add one rank's report and return the steps that it completed, in order.
 
-        Steps that the rank has reported before, and those that came out without it, are ignored.
+        Steps that the rank has already reported and steps that were emitted without it are ignored.
 
         Raises
         ------
         ProtocolError
-            The columns have different lengths, or there is no such rank. Nothing of the report is taken.
+            The columns have different lengths, or the rank does not exist. Nothing of the report is added.
         """
         columns = (steps.step, steps.time, steps.loss, steps.weight, steps.learning_rate, steps.samples)
         if len({len(column) for column in columns}) > 1:
@@ -103,12 +102,12 @@ class GlobalSteps:
         return self._emit()
 
     def begin_again(self, world_size: int) -> None:
-        """Say that `world_size` ranks report from now on, and again all steps that have not come out."""
+        """Expect reports of `world_size` ranks from now on, which report all steps again that were not emitted."""
         self._world_size = world_size
         self._parts, self._reported, self._num_at = {}, {}, Counter()
 
     def flush(self) -> list[GlobalStep]:
-        """Return all steps that are held back, with what was reported of them."""
+        """Return all steps that are held back, merged from what was reported."""
         return self._emit(everything=True)
 
     def _emit(self, *, everything: bool = False) -> list[GlobalStep]:
@@ -125,7 +124,7 @@ class GlobalSteps:
         return [_merge(step, self._parts.pop(step)) for step in ready]
 
     def _count(self, rank: int, change: int) -> None:
-        """Count a rank at its step, or no more: looking at all ranks for each report would cost the square of their number."""
+        """Update the counts of ranks by step: a search of all ranks for each report would be quadratic in their number."""
         step = self._reported.get(rank)
         if step is not None:
             self._num_at[step] += change
@@ -135,7 +134,7 @@ class GlobalSteps:
 
 def _merge(step: int, parts: dict[int, _Part]) -> GlobalStep:
     ranks = sorted(parts)
-    # A rank with no share of a short batch has weight 0, and the mean over its no samples is nan: it must not count.
+    # A rank without a share of a short batch has weight 0 and a loss of nan (a mean over no samples), which must not count.
     with_loss = [(rank, loss, parts[rank].weight) for rank in ranks if (loss := parts[rank].loss) is not None and parts[rank].weight > 0]
     total = math.fsum(weight for _, _, weight in with_loss)
     learning_rates = [parts[rank].learning_rate for rank in ranks if parts[rank].learning_rate is not None]
@@ -150,7 +149,7 @@ def _merge(step: int, parts: dict[int, _Part]) -> GlobalStep:
 
 
 class StepCurves:
-    """The steps of a run as points of its curves. Not thread-safe: its owner locks.
+    """Record the steps of a run as points of its curves. Not thread-safe: its owner locks.
 
     Parameters
     ----------
@@ -160,12 +159,12 @@ class StepCurves:
     started : float
         When the run started, in seconds since the epoch.
     notices : Notices
-        Told of the first loss that is not finite.
+        Gets a notice of the first loss that is not finite.
 
     Attributes
     ----------
     last : GlobalStep
-        The last step of the run, with the last loss and learning rate that there were.
+        The last step of the run, with the last known loss and learning rate.
     throughput : Throughput
     """
 
@@ -177,26 +176,26 @@ class StepCurves:
         self._loss_was_odd = False
 
     def restore(self) -> None:
-        """Go on from the curves; steps in them that are told again count once."""
+        """Continue from the restored curves; their steps are ignored when they are reported again."""
         known = self._curves.last_step(LOSS) or self._curves.last_step(LEARNING_RATE)
         if known is not None:
             self._steps.begin_after(known)
 
     def go_back(self, step: int, now: float) -> None:
-        """Be as after `step`, to which the curves have gone back."""
+        """Return to the state after `step`, at which the curves were cut."""
         self._steps.go_back(step)
         self.last = GlobalStep(step, now, self._curves.last_value(LOSS), self._curves.last_value(LEARNING_RATE), 0, None)
 
     def begin_again(self, world_size: int) -> None:
-        """Say that `world_size` ranks report from now on, and again all steps that have not come out."""
+        """Expect reports of `world_size` ranks from now on, which report all steps again that were not emitted."""
         self._steps.begin_again(world_size)
 
     def add(self, steps: Steps) -> None:
-        """Take one rank's report; a `ProtocolError`: it is malformed, and nothing of it is taken."""
+        """Add one rank's report; raise a `ProtocolError` if it is malformed, and add nothing of it."""
         self._record(self._steps.add(steps))
 
     def flush(self) -> None:
-        """Take all steps that are held back, with what was reported of them."""
+        """Record all steps that are held back."""
         self._record(self._steps.flush())
 
     def _record(self, steps: list[GlobalStep]) -> None:
@@ -213,7 +212,7 @@ class StepCurves:
                 self._loss_was_odd = True
                 text = f"The loss is not finite at step {step.step} (first seen on rank {step.odd_rank}); its curve has a gap there."
                 self._notices.add(Notice(rank=step.odd_rank, text=text))
-            # A step without a loss (a second optimizer's, say) leaves the last one standing.
+            # A step without a loss, of a second optimizer for example, keeps the last one.
             self.last = step._replace(
                 loss=self.last.loss if step.loss is None else step.loss,
                 learning_rate=self.last.learning_rate if step.learning_rate is None else step.learning_rate,

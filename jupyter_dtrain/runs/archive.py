@@ -1,6 +1,6 @@
-"""Answers what the sidebar asks about the runs of a folder, and does what it is told with them.
+"""Answer the sidebar's queries and commands about the past runs of a folder.
 
-It has a connection of its own to the database: a question about a million points must not hold up the run that is being written.
+The archive has its own connection to the database, so that a query of a million points does not block the run that is being written.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from .record import RunRecord
 from .store import RunStore
 
 MAX_RUNS = 1000
-"""Runs that are listed at most, the newest."""
+"""Maximum number of runs that are listed, the newest."""
 MAX_COMPLAINTS = 20
-"""Lines about rows that cannot be shown, at most."""
+"""Maximum number of lines about rows that cannot be shown."""
 
 
 class RunArchive:
-    """The past runs of a folder, by the sidebar's commands.
+    """Past runs of a folder, for the sidebar's commands.
 
     Parameters
     ----------
     folder : Path, optional
-        By default the one beside the notebook.
+        Folder of the runs; by default the one beside the notebook.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -37,16 +37,16 @@ class RunArchive:
 
     @property
     def folder(self) -> Path:
-        """Where the runs are."""
+        """The folder of the runs."""
         return self._store.folder
 
     def answer(self, command: Command) -> Reply:
-        """Carry out a command about past runs.
+        """Execute a command about past runs.
 
         Raises
         ------
         StoreError
-            It cannot be done.
+            The command fails.
         """
         match command.name:
             case "list_runs":
@@ -80,7 +80,7 @@ class RunArchive:
                 raise StoreError(f"{command.name} is not a question about past runs.")
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._store.close()
 
     def _past_run(self, record: RunRecord, metrics: list[CurveSummary]) -> PastRun:
@@ -124,7 +124,7 @@ def _cell_of(record: RunRecord) -> RunCell:
 
 
 def _sweep_of(record: RunRecord) -> Sweep | None:
-    """Return the sweep that a run is a trial of; what is none of ours is none."""
+    """Return the sweep of which a run is a trial, ``None`` if it is no trial or its record is malformed."""
     found = record.arguments.get("sweep")
     if not isinstance(found, dict):
         return None

@@ -1,4 +1,4 @@
-"""What changed from one run to another: hyperparameters, arguments, versions, functions and the text of the cell."""
+"""Compare two runs: hyperparameters, arguments, versions, functions and the text of the cell."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _changes(old: dict[str, str], new: dict[str, str]) -> list[Change]:
 
 
 def _diff(before: str, after: str) -> list[str]:
-    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]  # without names of files
+    return list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]  # without the header of file names
 
 
 def _text(value: object) -> str:
@@ -38,7 +38,7 @@ def _text(value: object) -> str:
 
 
 def _facts(record: RunRecord) -> dict[str, str]:
-    """Return everything that a run was started with, but its cell, by name."""
+    """Return everything by name that a run was started with, except its cell."""
     environment = record.environment()
     packages = environment.pop("packages", {})
     named: dict[str, Any] = {
@@ -47,6 +47,6 @@ def _facts(record: RunRecord) -> dict[str, str]:
         **environment,
         **(packages if isinstance(packages, dict) else {}),
     }
-    named.pop("sweep", None)  # no two sweeps are one
-    named.pop("vary", None)  # said by the values that it had here, which are hyperparameters
+    named.pop("sweep", None)  # unique to each sweep
+    named.pop("vary", None)  # its values are among the hyperparameters
     return {name: _text(value) for name, value in named.items()}

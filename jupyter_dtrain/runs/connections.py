@@ -1,7 +1,6 @@
-"""Connections to a database of runs: what its file is, who has it open, and whether its tables are ours.
+"""Open connections to a database of runs, after checks of its files and of its tables.
 
-Whoever reads changes nothing on the disk: no table is made, none is brought up to date, and no file appears beside the database. Whoever
-writes first does that.
+A reader changes nothing on disk: it makes no tables, migrates none, and leaves no file beside the database. The first writer does so.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ from ..system.confined import read_below
 from .schema import COLUMNS, SCHEMA_VERSION, SINCE, create_schema
 
 BUSY_TIMEOUT = timedelta(seconds=10)
-"""Time in which other processes let go of a database."""
+"""Time to wait for other processes to unlock a database."""
 BUSY_INTERVAL = timedelta(milliseconds=20)
 
 LONGEST = 1 << 24
-"""Bytes of one text in a row: the longest of ours are the arguments of a run."""
+"""Maximum bytes of a text in a row. Our longest texts are the arguments of a run."""
 _BESIDE = ("-wal", "-shm", "-journal")
 FileState = tuple[tuple[int, ...] | None, ...]
-"""Which files a database has, and which versions of them."""
+"""Device, inode, size and modification time of the database and of each file beside it, ``None`` for a missing file."""
 
 
 def state_of(path: Path) -> FileState | None:
-    """Return which files a database has, ``None`` where it is not there.
+    """Return the state of a database's files, ``None`` if the database does not exist.
 
     Raises
     ------
     StoreError
-        One of them is a link or no regular file: SQLite would follow it, and write there.
+        A file is a link or not a regular file: SQLite would follow it, and write there.
     """
     found: list[tuple[int, ...] | None] = []
     for file in (path, *(path.with_name(path.name + end) for end in _BESIDE)):
@@ -47,29 +46,29 @@ def state_of(path: Path) -> FileState | None:
             continue
         if not stat.S_ISREG(seen.st_mode):
             raise StoreError(f"{file} is a link or not a regular file, and not written by jupyter_dtrain: move it away.")
-        if file is not path and seen.st_nlink > 1:  # what is written there would be written to another file
+        if file is not path and seen.st_nlink > 1:  # writes would go to another file too
             raise StoreError(f"{file} has a second name elsewhere, and was not written by jupyter_dtrain: move it away.")
         found.append((seen.st_dev, seen.st_ino, seen.st_size, seen.st_mtime_ns))
     return None if found[0] is None else tuple(found)
 
 
 def connect_to_read(path: Path, state: FileState) -> sqlite3.Connection:
-    """Open a database whose files are in `state`, to read it as it is, whatever older version of ours has written it.
+    """Open a database whose files are in `state` for reading, without migrating it from an older version.
 
     Raises
     ------
     NoRunsError
         Nothing was written to it yet.
     StoreError
-        A newer version has written it, or something else than this project.
+        A newer version or another program has written it.
     """
     if is_open_somewhere(state) and os.access(path.parent, os.W_OK):
         return _checked_to_read(path, "mode=ro", state)
     if not _has_log(state) or not os.access(path.parent, os.W_OK):
-        # SQLite would make files beside it, which are for those who write.
+        # `immutable`: otherwise SQLite would create files beside the database.
         return _checked_to_read(path, "mode=ro&immutable=1", state)
-    # Copied or moved without the file that says who has it open: SQLite would mend it where it lies.
-    with tempfile.TemporaryDirectory(prefix="dtrain-") as name:  # files that are open outlive it
+    # The database was copied or moved without its -shm file, and SQLite would recover it in place. So it recovers a copy.
+    with tempfile.TemporaryDirectory(prefix="dtrain-") as name:  # the connection keeps the deleted files open
         copy = Path(name) / path.name
         for file in (path, path.with_name(path.name + _BESIDE[0])):
             (copy.parent / file.name).write_bytes(read_below(file.parent, file.name, limit=None))
@@ -77,12 +76,12 @@ def connect_to_read(path: Path, state: FileState) -> sqlite3.Connection:
 
 
 def is_open_somewhere(state: FileState) -> bool:
-    """Return whether a process has the database open, or has died while it had: such a connection sees what others write."""
+    """Return whether a process has the database open or has died with it open, so that a connection sees the writes of others."""
     return _has_log(state) and state[2] is not None
 
 
 def is_same_file(one: FileState, other: FileState) -> bool:
-    """Return whether two states are of one file, whatever is in it."""
+    """Return whether two states are of the same file, whatever its contents."""
     return one[0] is not None and other[0] is not None and one[0][:2] == other[0][:2]
 
 
@@ -106,12 +105,12 @@ def _checked_to_read(path: Path, mode: str, state: FileState | None) -> sqlite3.
 
 
 def connect_to_write(path: Path) -> sqlite3.Connection:
-    """Open a database, and make its tables or bring them up to date where that is needed.
+    """Open a database for writing, and create or migrate its tables if necessary.
 
     Raises
     ------
     StoreError
-        A newer version has written it, or something else than this project.
+        A newer version or another program has written it.
     sqlite3.Error
         It cannot be read, or other processes have kept it locked for longer than `BUSY_TIMEOUT`.
     """
@@ -120,7 +119,7 @@ def connect_to_write(path: Path) -> sqlite3.Connection:
         try:
             return _connect_to_write(path)
         except sqlite3.OperationalError as error:
-            # SQLite's own timeout does not wait where processes switch a new database to WAL at the same moment: it fails at once.
+            # SQLite's own timeout does not cover two processes that switch a new database to WAL at the same moment: one fails at once.
             is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
             if not is_busy or time.monotonic() >= deadline:
                 raise
@@ -146,9 +145,9 @@ def _connect_to_write(path: Path) -> sqlite3.Connection:
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     uri = f"{path.as_uri()}?{mode}"
     timeout = BUSY_TIMEOUT.total_seconds()
-    connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)  # our lock guards it
+    connection = sqlite3.connect(uri, uri=True, timeout=timeout, isolation_level=None, check_same_thread=False)  # `Database` has a lock
     connection.row_factory = sqlite3.Row
-    # What is in the file may have been made to be opened by us: nothing in it runs.
+    # The file may be malicious: no code in its schema runs.
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     if sys.version_info >= (3, 12):
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
@@ -158,8 +157,8 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
 
 
 def _version(connection: sqlite3.Connection, path: Path) -> int:
-    """Return the version of the tables, 0 where there is nothing at all; a `StoreError`: they are none of ours."""
-    connection.execute("BEGIN")  # one look: another kernel may make the tables between two
+    """Return the schema version, 0 for an empty database; raise a `StoreError` if the tables are not ours."""
+    connection.execute("BEGIN")  # one transaction, as another kernel may create the tables between the two queries
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         found = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
@@ -189,7 +188,7 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def _check_same(path: Path, state: FileState) -> None:
-    """Raise a `StoreError` where another file has taken the database's place while it was opened."""
+    """Raise a `StoreError` if the database was replaced by another file while it was opened."""
     after = state_of(path)
     if after is None or not is_same_file(state, after):
         raise StoreError(f"{path} has been replaced while it was opened: try again.")

@@ -1,7 +1,7 @@
-"""The curves of one run, kept for those who fetch them: views, which get a picture, and the store, which gets all points.
+"""Keep the curves of one run for two readers: views get thinned curves, and the store gets all points.
 
-Memory is bounded: what views have not fetched, and what they were given and may ask for again, is thinned. The rows for the
-store are whole, and are dropped at once when there is no store.
+Memory is bounded: points that views have not fetched, and those that they may request again, are thinned. Rows for the store have all
+points, and are dropped at once if there is no store.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ..protocol import DeviceUse, Points, Progress
 
 # A curve: one value over the steps of a run, as columns.
 #
-# A run of a million steps is a million points; a view a thousand pixels wide can show a few thousand. What is sent to
-# views and kept for them in memory is therefore thinned, and thinning keeps the smallest and the largest value of each
-# stretch of steps, so that a spike survives (a mean or every n-th point would hide it), and both ends of the curve: what is said of its
-# first, last, smallest and largest value is exact. The store keeps all points.
+# A run of a million steps has a million points; a view a thousand pixels wide can show a few thousand. So what is sent to views and kept
+# for them in memory is thinned. Thinning keeps the smallest and the largest value of each interval of steps, so that a spike survives,
+# which a mean or every n-th point would hide. It also keeps both ends of the curve: its first, last, smallest and largest value are exact.
+# The store keeps all points.
 
 KEPT = 4
-"""Points that every thinned curve has: the first, the last, the smallest and the largest."""
+"""Points that every thinned curve keeps: the first, the last, the smallest and the largest."""
 LEAST_LIMIT = KEPT + 2
-"""Points to which a curve can be thinned."""
+"""Smallest number of points to which a curve can be thinned."""
 
 
 @dataclass(kw_only=True)
@@ -67,20 +67,20 @@ class Curve:
         return Curve(step=self.step[:kept], time=self.time[:kept], value=self.value[:kept])
 
     def finite(self) -> list[float | None]:
-        """Return the values with ``None`` in place of those that are not finite, which JSON cannot say."""
+        """Return the values with ``None`` for those that are not finite, which JSON cannot represent."""
         return [value if math.isfinite(value) else None for value in self.value]
 
     def thinned(self, limit: int) -> Curve:
         """Return a curve of at most `limit` points (at least `LEAST_LIMIT`) that looks the same.
 
-        The first and the last point stay, and of all finite values the smallest and the largest. Apart from that the steps are cut into
-        stretches of equal width, and of each the points with the smallest and the largest value stay. Because the stretches are counted
-        in steps and not in points, a curve that was thinned before and has grown since comes out evenly. A value that is not finite takes
-        the place of the largest of its stretch: a gap is worth seeing.
+        The first and the last point are kept, and the smallest and the largest finite value. The steps are divided into intervals of equal
+        width, of which the points with the smallest and the largest value are kept. As the intervals are of steps and not of points, a
+        curve that was thinned before and has grown since is thinned evenly. A value that is not finite counts as the largest of its
+        interval, so that gaps are visible.
         """
         if len(self) <= limit:
             return self
-        from .thinning import kept_positions  # NumPy, which a view of no curve needs not wait for
+        from .thinning import kept_positions  # needs NumPy, which is not imported for views without curves
 
         positions = kept_positions(self.step, self.value, num_stretches_of(limit))
         return Curve(
@@ -91,49 +91,49 @@ class Curve:
 
 
 def num_stretches_of(limit: int) -> int:
-    """Return into how many stretches the steps of a curve are cut that is thinned to `limit` points."""
+    """Return the number of intervals of steps for a curve that is thinned to `limit` points."""
     return (limit - KEPT) // 2
 
 
 MAX_VIEW_POINTS = 10_000
-"""Points of one curve that a view gets at most."""
+"""Maximum points of one curve in a view."""
 OF_DEVICES = "device/"
 LOSS = "loss"
 LEARNING_RATE = "learning_rate"
 SAMPLES_PER_SECOND = "samples_per_second"
-EPOCH = "epoch"  # passes over the training data, 1.5 half way through the second: what a curve over epochs is drawn by
+EPOCH = "epoch"  # passes over the training data, 1.5 is half way through the second: the x axis of curves over epochs
 MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND, EPOCH})
 """What the names of curves begin with that are about devices: they are recorded and not drawn, and go on in time when a run goes back."""
 
 
 class Rows(NamedTuple):
-    """New points of one curve for the store, none left out."""
+    """All new points of one curve, for the store."""
 
     name: str
     points: Curve
 
 
 class RunCurves:
-    """Curves by name, in the order in which they appeared. Whoever owns it sees to it that one thread is in it at a time."""
+    """Curves by name, in order of appearance. Not thread-safe: its owner locks."""
 
     def __init__(self, run_id: str) -> None:
         self._run_id = run_id
         self._seen: dict[str, Curve] = {}
         self._fresh: dict[str, Curve] = {}
         self._rows: dict[str, Curve] | None = {}
-        self._thinned: set[str] = set()  # curves of `_seen` and `_fresh` that lack points
+        self._thinned: set[str] = set()  # curves of `_seen` and `_fresh` that were thinned
 
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def restore(self, name: str, curve: Curve) -> None:
-        """Begin with a curve that the store has and that views may ask for."""
+        """Restore a curve from the store; views get it with a snapshot."""
         self._seen[name] = self._bounded(name, curve)
 
     def add(self, name: str, step: int, time: float, value: float) -> None:
-        """Add a point, for views and the store."""
+        """Add a point for views and the store."""
         fresh = self._fresh.setdefault(name, Curve())
         fresh.append(step, time, value)
-        self._fresh[name] = self._bounded(name, fresh)  # where nobody is watching
+        self._fresh[name] = self._bounded(name, fresh)  # thinned if no view fetches it
         self.record(name, step, time, value)
 
     def record(self, name: str, step: int, time: float, value: float) -> None:
@@ -147,7 +147,7 @@ class RunCurves:
         self.record(f"{OF_DEVICES}{use.rank}/memory_used", step, use.time, use.memory_used)
 
     def add_epoch(self, progress: Progress, now: float) -> None:
-        """Add a point to the curve that says which step belongs to which epoch."""
+        """Add a point to the curve that maps steps to epochs."""
         known = self.last_step(EPOCH)
         if known is not None and progress.step <= known:
             return
@@ -155,7 +155,7 @@ class RunCurves:
         self.add(EPOCH, progress.step, now, progress.epoch - 1 + part)
 
     def cut(self, step: int) -> Counter[str]:
-        """Take back the points after `step` that views have or are to get, and return how many of each curve; the store's are its own."""
+        """Drop the points after `step` from views' curves; return their number for each curve. Rows for the store are left."""
         lost: Counter[str] = Counter()
         for curves in (self._seen, self._fresh):
             for name, curve in curves.items():
@@ -166,17 +166,17 @@ class RunCurves:
     # -- out ---------------------------------------------------------------------------------------------------------
 
     def last_step(self, name: str) -> int | None:
-        """Return the step of the last point that views were or will be given; ``None`` where there is none."""
+        """Return the last step of a curve in views, fetched or not; ``None`` without points."""
         known = self._fresh.get(name) or self._seen.get(name)
         return known.step[-1] if known else None
 
     def last_value(self, name: str) -> float | None:
-        """Return the value of that point."""
+        """Return the last value of a curve in views, fetched or not; ``None`` without points."""
         known = self._fresh.get(name) or self._seen.get(name)
         return known.value[-1] if known else None
 
     def drain(self) -> list[Points]:
-        """Return what views have not been given yet."""
+        """Return the points since the last call, for views."""
         points = []
         for name, fresh in self._fresh.items():
             seen = self._seen.setdefault(name, Curve())
@@ -187,20 +187,20 @@ class RunCurves:
         return points
 
     def snapshot(self) -> list[Points]:
-        """Return what :meth:`drain` has returned so far."""
+        """Return the points that :meth:`drain` has returned so far."""
         return [self._points(name, curve, MAX_VIEW_POINTS) for name, curve in self._seen.items()]
 
     def outline(self, limit: int) -> list[Points]:
-        """Return all curves, drained or not, of at most `limit` points each."""
+        """Return all curves, fetched by views or not, of at most `limit` points each."""
         return [self._points(name, whole, limit) for name, whole in self._whole()]
 
     def overviews(self) -> dict[str, Curve]:
-        """Return the curves of more points than views get, thinned to so many, by name."""
+        """Return the curves that are longer than a view's limit, thinned to it, by name."""
         long = ((name, whole) for name, whole in self._whole() if name in self._thinned or len(whole) > MAX_VIEW_POINTS)
         return {name: whole.thinned(MAX_VIEW_POINTS) for name, whole in long}
 
     def _whole(self) -> Iterator[tuple[str, Curve]]:
-        """Give all curves, drained or not, as far as they are kept for views."""
+        """Yield all curves, fetched by views or not, as far as they are kept for views."""
         for name in dict.fromkeys([*self._seen, *self._fresh]):
             whole = Curve()
             for part in (self._seen.get(name), self._fresh.get(name)):
@@ -209,18 +209,18 @@ class RunCurves:
             yield name, whole
 
     def take_rows(self) -> list[Rows]:
-        """Return every point that the store has not been given yet."""
+        """Return all points since the last call, for the store."""
         if self._rows is None:
             return []
         rows, self._rows = self._rows, {}
         return [Rows(name, points) for name, points in rows.items()]
 
     def drop_rows(self) -> None:
-        """Keep no more rows."""
+        """Stop keeping rows for the store."""
         self._rows = None
 
     def _bounded(self, name: str, curve: Curve) -> Curve:
-        """Thin a curve that has grown to twice what views get: seldom enough to cost nothing, soon enough to bound memory."""
+        """Thin a curve that has twice the points of a view: seldom enough to cost little, soon enough to bound memory."""
         if len(curve) <= 2 * MAX_VIEW_POINTS:
             return curve
         self._thinned.add(name)
@@ -239,10 +239,10 @@ class RunCurves:
 
 
 def finite(value: float | None) -> float | None:
-    """Return a value that JSON can say; ``None`` for any other."""
+    """Return a finite value, ``None`` for any other, which JSON cannot represent."""
     return value if value is not None and math.isfinite(value) else None
 
 
 def non_finite_text(value: float | None) -> str | None:
-    """Return ``nan`` or ``inf``; ``None`` for a value that is finite."""
+    """Return ``nan``, ``inf`` or ``-inf``; ``None`` for a finite value."""
     return None if value is None or math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""Points of runs as pandas DataFrames. pandas is optional, and known here alone."""
+"""Return points of runs as pandas DataFrames. Only this module imports pandas, which is optional."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .store import RunStore
 
 
 def import_pandas() -> Any:
-    """Return pandas; a `UsageError` where it is not installed."""
+    """Return pandas; raise a `UsageError` if it is not installed."""
     try:
         return importlib.import_module("pandas")
     except ImportError:
@@ -23,7 +23,7 @@ def import_pandas() -> Any:
 
 
 def points_of(run: RunRecord, store: RunStore, curve: str | None) -> Any:
-    """Return the points of a curve of a run as a DataFrame; without a `curve` of all but those of devices."""
+    """Return the points of a run's curve as a DataFrame; without `curve`, of all curves except those of devices."""
     pandas = import_pandas()
     names = store.names(run.run_id)
     if curve is not None and curve not in names:

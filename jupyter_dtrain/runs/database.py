@@ -1,7 +1,7 @@
-"""The database of one folder of runs: opened when it is first needed, and again after every failure.
+"""Access the database of one folder of runs. It is opened at the first access, and again after every failure.
 
-Reading changes nothing on the disk: no table is made, none is brought up to date, and no file appears beside the database. Whoever writes
-first does that. So there is a connection for each: what only reads must not be what makes, or locks out, a version of this project.
+Reading changes nothing on disk: it makes no tables, migrates none, and leaves no file beside the database. The first writer does so. So
+reader and writer have separate connections: a reader must neither migrate the database nor lock other versions of this project out.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from .connections import FileState, connect_to_read, connect_to_write, is_open_s
 DATABASE = "runs.sqlite"
 GITIGNORE = ".gitignore"
 LIMIT = 60.0
-"""Seconds that one access may take: one that takes longer was made to."""
+"""Maximum seconds of one access. A database on which a query takes longer may be malicious."""
 LONGEST_PATH = 512
-"""Characters of a path that SQLite opens (its ``MAX_PATHNAME``)."""
-_INSTRUCTIONS = 100_000  # of SQLite's machine between two looks at the clock
+"""Maximum characters of a path that SQLite opens (its ``MAX_PATHNAME``)."""
+_INSTRUCTIONS = 100_000  # of SQLite's virtual machine between two checks of the deadline
 
 
 class Database:
-    """What may be read or written by one thread at a time. Every failure is a `StoreError`.
+    """A database that one thread at a time reads or writes. Every failure is a `StoreError`.
 
     Parameters
     ----------
     folder : Path
-        Where it is. Created, for its owner only, when something is to be written that needs no run yet.
+        Folder of the database. It is created with mode 0700 by a transaction with `create`.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,32 +41,32 @@ class Database:
         self._lock = threading.RLock()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-        self._read_state: FileState | None = None  # of the files when the reader was opened
+        self._read_state: FileState | None = None  # state of the files when the reader was opened
         self._deadline = 0.0
 
     @property
     def path(self) -> Path:
-        """The database's file."""
+        """The file of the database."""
         return self._folder / DATABASE
 
     @property
     def exists(self) -> bool:
-        """Whether anything was ever written."""
+        """Whether anything was written yet."""
         try:
             found = self.path.lstat()
         except OSError:
             return False
-        return found.st_size > 0 or not stat.S_ISREG(found.st_mode)  # what is none of ours is there, to be refused
+        return found.st_size > 0 or not stat.S_ISREG(found.st_mode)  # a link or the like counts too, and is refused when it is opened
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Give the connection to read with."""
+        """Yield the connection for reading."""
         with self._lock, self._explained("Is it damaged? Then move it away: a new one is begun with the next run."):
             yield self._limited(self._open_to_read())
 
     @contextmanager
     def transaction(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
-        """Give the connection to write with: all of what the ``with`` block writes is there in the end or, after an error, nothing."""
+        """Yield the connection for writing; commit at the end of the ``with`` block, and roll back after an error."""
         with self._lock, self._explained("Check that the folder is writable and the disk not full."):
             connection = self._limited(self._open_to_write(create=create))
             connection.execute("BEGIN IMMEDIATE")
@@ -74,12 +74,12 @@ class Database:
                 yield connection
                 connection.execute("COMMIT")
             except BaseException:
-                if connection.in_transaction:  # a full disk has rolled it back already
+                if connection.in_transaction:  # after a full disk, SQLite has rolled it back already
                     connection.execute("ROLLBACK")
                 raise
 
     def close(self) -> None:
-        """Let go of the database. What comes next opens it again."""
+        """Close the connections. The next access opens them again."""
         with self._lock:
             self._close_reader()
             if self._writer is not None:
@@ -96,7 +96,7 @@ class Database:
         try:
             yield
         except (sqlite3.Error, OSError) as error:
-            self.close()  # whatever is wrong with it, the next call starts anew
+            self.close()  # after any failure, the next access opens the database again
             raise StoreError(f"The record of runs in {self._folder} cannot be used: {error}. {self._advice(error, advice)}") from error
 
     def _advice(self, error: Exception, otherwise: str) -> str:
@@ -122,20 +122,20 @@ class Database:
         return self._reader
 
     def _is_up_to_date(self, state: FileState) -> bool:
-        """Return whether the reader sees what is there: where nobody had the file open, it has taken it for one that does not change."""
+        """Return whether the reader sees the current data. If no process had the file open, it was opened as immutable."""
         before = self._read_state
         if before is None or not is_open_somewhere(before):
             return state == before
         return is_open_somewhere(state) and is_same_file(before, state)
 
     def _open_to_write(self, *, create: bool) -> sqlite3.Connection:
-        if self._writer is not None and self.exists:  # someone may have deleted the folder
+        if self._writer is not None and self.exists:  # the user may have deleted the folder
             return self._writer
         self.close()
         if create:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             mark_below(self._folder, DATABASE)
-            with suppress(FileExistsError):  # runs hold what the notebook does: its data, and its cells
+            with suppress(FileExistsError):  # keeps the notebook's data and cells out of Git
                 write_new(self._folder / GITIGNORE, "*\n")
         elif not self.exists:
             raise StoreError(f"There are no runs in {self._folder}: {DATABASE} is not there.")

@@ -1,7 +1,7 @@
-"""Where a detached run is found: by a file in its folder, which the process that runs it holds locked as long as it lives.
+"""Find the process of a detached run by a file in the run's folder, which that process keeps locked while it lives.
 
-A lock needs no pid that another process may have one day, and is let go however a process ends. Imports nothing heavy: loading the
-extension looks here for runs to tell of.
+A lock cannot be mistaken, as a reused pid could, and is released however the process ends. The module imports nothing heavy, as loading the
+extension calls it to list detached runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..protocol import DetachedRun
 
 DEFAULT_FOLDER = Path("dtrain-runs")
-"""Where runs are recorded, beside the notebook."""
+"""Default folder of the record of runs, beside the notebook."""
 HOST = "host.json"
 RESULTS = "results"
 MANIFEST = "manifest.json"
@@ -28,13 +28,13 @@ TAKEN = "taken"
 
 
 class HostFile:
-    """Says that this process runs the run of a folder, until :meth:`remove` or the end of the process.
+    """File that marks this process as the host of a folder's run, until :meth:`remove` or the end of the process.
 
     Parameters
     ----------
     run_folder : Path
     address : Path
-        Where it listens.
+        Socket at which the process listens.
     """
 
     def __init__(self, run_folder: Path, address: Path) -> None:
@@ -44,39 +44,39 @@ class HostFile:
         os.write(self._handle, json.dumps({"address": str(address), "pid": os.getpid()}).encode())
 
     def remove(self) -> None:
-        """Say so no longer."""
+        """Delete and unlock the file."""
         self._path.unlink(missing_ok=True)
         os.close(self._handle)
 
 
 def address_of(run_folder: Path) -> Path | None:
-    """Return where the process that runs a detached run listens, ``None`` where there is none."""
+    """Return the address of the process that runs a detached run, ``None`` if there is none."""
     try:
         with file_below(run_folder.parent, run_folder.name, HOST) as handle:
             try:
                 fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:  # it lives
+            except BlockingIOError:  # the host is alive
                 content = os.read(handle, 1 << 16)
             else:
                 return None
         return Path(json.loads(content)["address"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # none, none of ours, or this moment written
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):  # no file, a foreign one, or one that is just being written
         return None
 
 
 def forget_results(run_folder: Path) -> None:
-    """Remove the results that a run has left there: it goes on from before them."""
+    """Delete the results that a run has left in its folder, as it resumes from before them."""
     with suppress(OSError):
         remove_below(run_folder.parent, run_folder.name, RESULTS)
 
 
 def going(folder: Path) -> list[str]:
-    """Return the ids of the detached runs of a folder that are going on, the oldest first."""
+    """Return the ids of the running detached runs of a folder, the oldest first."""
     return [run_id for run_id in _run_ids(folder) if address_of(folder / run_id) is not None]
 
 
 def waiting(folder: Path) -> list[str]:
-    """Return the ids of the runs that have ended with no kernel to take their results, which are still waiting for one."""
+    """Return the ids of the ended detached runs whose results no kernel has taken yet."""
     return [
         run_id
         for run_id in _run_ids(folder)
@@ -85,7 +85,7 @@ def waiting(folder: Path) -> list[str]:
 
 
 def unfollowed(folder: Path) -> list[DetachedRun]:
-    """Return the runs of a folder that go on without a kernel, or whose results wait for one."""
+    """Return the runs of a folder that run without a kernel, or whose results no kernel has taken."""
     alone = [protocol.DetachedRun(run_id=run_id, ended=False) for run_id in going(folder)]
     return alone + [protocol.DetachedRun(run_id=run_id, ended=True) for run_id in waiting(folder)]
 

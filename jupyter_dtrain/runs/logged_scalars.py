@@ -1,4 +1,4 @@
-"""What the cell logs itself (a TensorBoard writer's scalars, say): each point once, however often it is told."""
+"""Deduplicate scalars that the cell logs, for example with TensorBoard: a resumed run reports some points again."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ Point = tuple[int, float, float]  # step, time, value
 
 
 class LoggedScalars:
-    """How many points of each curve that the cell logs are known: a run that goes on from a snapshot tells some of them again.
+    """Count the points of each curve that the cell logs, to recognize those that a resumed run reports again.
 
     Parameters
     ----------
     measured : collection of str
-        Names of curves that are not the cell's; one that it calls so is called otherwise.
+        Names of curves that this project records. A logged curve with such a name is renamed.
     """
 
     def __init__(self, measured: Collection[str]) -> None:
@@ -24,21 +24,21 @@ class LoggedScalars:
         self._known: dict[str, int] = {}
 
     def restore(self, name: str, num_points: int) -> None:
-        """Begin with so many points of the curve `name`."""
+        """Start with `num_points` known points of the curve `name`."""
         if name not in self._measured:
             self._known[name] = num_points
 
     def count(self, name: str) -> int:
-        """Return how many points of the curve `name` are known."""
+        """Return the number of known points of the curve `name`."""
         return self._known.get(name, 0)
 
     def take_back(self, lost: Mapping[str, int]) -> None:
-        """Forget the last points of curves, so many of each: they will be told again."""
+        """Subtract the `lost` last points of each curve, which will be reported again."""
         for name in self._known:
             self._known[name] -= lost.get(name, 0)
 
     def fresh(self, event: Scalars) -> tuple[str, list[Point]]:
-        """Return what the curve is called, and the points of the event that are not known yet; rank 0 speaks for all.
+        """Return the curve's name and the points of the event that are new. Points of ranks other than 0 are ignored.
 
         Raises
         ------
@@ -56,5 +56,5 @@ class LoggedScalars:
 
 
 def logged_as(name: str, measured: Collection[str]) -> str:
-    """Return what the curve is called of what a cell logs as `name`."""
+    """Return the name of the curve for what a cell logs as `name`."""
     return f"{name} (logged)" if name in measured else name

@@ -1,16 +1,16 @@
-"""What the ranks of a run have printed, kept in its folder: a page that is reloaded lacks lines of the cell that runs.
+"""Keep the output of a run's ranks in its folder, as a reloaded page lacks lines of a running cell.
 
-Ranks other than 0 send what they print with ``--output all`` alone.
+Ranks other than 0 send their output only with ``--output all``.
 
-Lines wait in memory until they are written, about once a second, by the thread that writes the record. Of a line that is written over with
-carriage returns, as progress bars are, the last state is kept. The disk is not filled by a cell that prints for days: of each rank the
-newest `LIMIT` bytes stay, at least, and twice as many at most.
+Lines wait in memory until the thread that writes the record writes them, about once a second. Of a line that is overwritten with carriage
+returns, as progress bars are, the last state is kept. Log rotation bounds the disk use: of each rank at least the newest `LIMIT` bytes are
+kept, and about twice as many at most.
 
 ::
 
     dtrain-runs/<run>/output/
         rank-0.log, rank-1.log, …
-        rank-0.old.log, …         what was printed before, once there is more than LIMIT
+        rank-0.old.log, …         earlier output, once there is more than LIMIT
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from ..system.confined import file_below, folder_below, make_folder_below, names
 
 OUTPUT = "output"
 LIMIT = 4 * 2**20
-"""Bytes of a rank's file after which the next is begun."""
+"""Size of a rank's file at which it is rotated."""
 SHOWN = 64 * 2**10
-"""Bytes that a view is given, the last ones."""
+"""Bytes of the end that a view gets."""
 _FILE = re.compile(r"rank-(\d{1,7})(\.old)?\.log", re.ASCII)
 _APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class OutputLog:
-    """Takes in what ranks show. :meth:`add` may be called on any thread, the rest on one.
+    """Log of the ranks' output. :meth:`add` may be called on any thread, the other methods on one.
 
     Parameters
     ----------
     run_folder : Path, optional
-        The run's folder; ``None``: nothing can be kept.
+        Folder of the run; with ``None``, nothing is kept.
     """
 
     def __init__(self, run_folder: Path | None) -> None:
         self._folder = run_folder
         self._lock = threading.Lock()
-        self._begun: dict[tuple[int, str], str] = {}  # lines that have no end yet, of each stream of a rank
+        self._begun: dict[tuple[int, str], str] = {}  # unfinished lines, by rank and stream
         self._lines: dict[int, list[str]] = {}  # to be written
 
     def add(self, rank: int, kind: str, content: dict[str, Any]) -> None:
-        """Take in what a rank has shown: the kind and the content of a message of Jupyter's. Of displays the text is kept."""
+        """Add a rank's output: the kind and the content of a Jupyter message. Of displays, the plain text is kept."""
         if self._folder is None:
             return
         if kind == "stream":
@@ -61,12 +61,12 @@ class OutputLog:
             return
         with self._lock:
             *lines, begun = (self._begun.pop((rank, stream), "") + text).split("\n")
-            if begun:  # a carriage return at its end may still be followed by the end of the line
+            if begun:  # keeps a trailing carriage return, as a newline may follow it
                 self._begun[rank, stream] = begun[begun.rstrip("\r").rfind("\r") + 1 :]
             self._lines.setdefault(rank, []).extend(map(_last_state, lines))
 
     def write(self) -> None:
-        """Write what has come. What the disk refuses is lost: the record must never cost the training."""
+        """Write new lines. Lines that cannot be written are dropped: the record must never disturb the training."""
         with self._lock:
             lines, self._lines = self._lines, {}
         for rank, of_rank in lines.items():
@@ -75,7 +75,7 @@ class OutputLog:
                     self._append(rank, "".join(f"{line}\n" for line in of_rank).encode(errors="replace"))
 
     def finish(self) -> None:
-        """Write all that is left, lines without an end too."""
+        """Write all remaining lines, unfinished ones included."""
         with self._lock:
             for (rank, _), begun in sorted(self._begun.items()):
                 self._lines.setdefault(rank, []).append(_last_state(begun))
@@ -97,7 +97,7 @@ class OutputLog:
 
 
 def read_output(run_folder: Path, rank: int, *, limit: int | None = SHOWN) -> RunOutput:
-    """Return what `rank` of a run has printed, the last `limit` bytes of it; nothing where nothing was kept."""
+    """Return the last `limit` bytes of the output of `rank`; empty if nothing was kept."""
     runs, run_id = run_folder.parent, run_folder.name
     names = names_below(runs, run_id, OUTPUT)
     ranks = sorted({int(found[1]) for name in names if (found := _FILE.fullmatch(name))})
@@ -115,7 +115,7 @@ def read_output(run_folder: Path, rank: int, *, limit: int | None = SHOWN) -> Ru
 
 
 def _end_of(runs: Path, run_id: str, name: str, limit: int | None) -> tuple[bytes, bool]:
-    """Return the last bytes of a file, and whether there are more."""
+    """Return the last bytes of a file, and whether it is longer."""
     with file_below(runs, run_id, OUTPUT, name) as handle:
         size = os.fstat(handle).st_size
         length = min(size, 2 * LIMIT if limit is None else limit)

@@ -1,7 +1,7 @@
-"""Long curves of runs that have ended, thinned once: a page that draws fifty of them must not look at every point of each again.
+"""Store thinned copies of long curves of ended runs, so that a page of fifty curves need not read all their points.
 
-An overview is a blob beside the points: the columns one after the other, little-endian, 8 bytes a number. It is written when its run
-ends and goes when points of its curve come or go, so it never says anything else than they do.
+An overview is a blob in the database: the columns one after the other, little-endian, 8 bytes a number. It is written when its run ends,
+and deleted when points of its curve are added or deleted. So it always agrees with the points.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .curves import MAX_VIEW_POINTS, Curve, num_stretches_of
 from .thinning import kept_positions
 
 _KINDS = "<i8", "<f8", "<f8"  # of steps, times and values
-_BYTES = 8 * len(_KINDS)  # of a point
+_BYTES = 8 * len(_KINDS)  # of one point
 
 
 def write_overviews(connection: sqlite3.Connection, number: int, curves: Mapping[str, Curve]) -> None:
-    """Keep the overviews of curves of the run `number`, by name, but for those that a view gets whole, as after a run went back."""
+    """Store the overviews of the curves of run `number`, by name, except those short enough for a view, as after a rewind."""
     for name, points in curves.items():
         found = connection.execute("SELECT curve FROM curves WHERE number = ? AND name = ?", (number, name)).fetchone()
         if found is None:
@@ -32,14 +32,14 @@ def write_overviews(connection: sqlite3.Connection, number: int, curves: Mapping
 
 
 def drop_overview(connection: sqlite3.Connection, curve: int) -> None:
-    """Forget the overview of a curve: its points have changed."""
+    """Delete the overview of a curve whose points have changed."""
     connection.execute("DELETE FROM overviews WHERE curve = ?", (curve,))
 
 
 def overview_of(connection: sqlite3.Connection, curve: int, limit: int) -> Curve | None:
     """Return at most `limit` points of a curve from its overview.
 
-    ``None`` where there is none, or an older version or somebody else has written the database.
+    ``None`` if there is no valid overview: an older version or another program may have written the database.
     """
     if not list(connection.execute("PRAGMA table_info(overviews)")):
         return None

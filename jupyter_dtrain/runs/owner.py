@@ -1,4 +1,4 @@
-"""Whose run it is: a run whose kernel has died cannot say so itself."""
+"""Identify the process that owns a run, to find out whether it has died."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from dataclasses import dataclass
 import psutil
 
 SILENCE = 3600.0
-"""Seconds without a sign of life after which a process on another host, which cannot be asked, is given up."""
+"""Seconds without a sign of life after which a process on another host counts as dead, as it cannot be checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """The process that a run runs in.
+    """The process that runs a run.
 
     Attributes
     ----------
     host : str
-        Its host's name.
+        Name of its host.
     pid : int
-        Its id there, which another process may have one day.
+        Its process id, which may be reused later.
     created : float
-        When it was created, in seconds since the epoch: with the id, this is unique.
+        Its creation time in seconds since the epoch; unique together with the pid.
     """
 
     host: str
@@ -34,18 +34,18 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        """Return the process that this is called in."""
+        """Return the current process as an owner."""
         return cls(host=socket.gethostname(), pid=os.getpid(), created=_created(os.getpid()))
 
     def is_gone(self, *, seen: float) -> bool:
-        """Return whether it has ended; `seen` is its last sign of life, for where it cannot be asked."""
+        """Return whether the process has ended; `seen` is its last sign of life, for processes of other hosts."""
         if self.host != socket.gethostname():
             return time.time() - seen > SILENCE
         try:
             process = psutil.Process(self.pid)
-            if process.status() == psutil.STATUS_ZOMBIE:  # dead, and nobody has asked after it yet
+            if process.status() == psutil.STATUS_ZOMBIE:  # dead, but its parent has not waited for it
                 return True
-            return abs(process.create_time() - self.created) > 2  # some systems derive it from a clock that is adjusted
+            return abs(process.create_time() - self.created) > 2  # some systems derive the time from a clock that is adjusted
         except psutil.NoSuchProcess:
             return True
         except psutil.Error:

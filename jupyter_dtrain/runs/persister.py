@@ -1,7 +1,7 @@
-"""One run on its way into the record: made when it starts, written while it goes on, ended when it ends.
+"""Write the record of one run: create it at the start, append to it during the run, and finish it at the end.
 
-The record must never cost the training: when it cannot be written, that is said and the run goes on without. What was to be written waits,
-in its order, and is tried again from time to time and at the end: a disk that was full may have room again.
+The record must never disturb the training. If it cannot be written, the user is told once and the run continues. Pending writes are kept in
+order and retried from time to time and at the end, as a full disk may have space again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from .store import RunStore
 INTERVAL = 1.0
 """Seconds between two writes of new points."""
 PATIENCE = 10.0
-"""Seconds until what could not be written is tried again."""
+"""Seconds until a failed write is retried."""
 PACKAGES = ("torch", "numpy", "ipyparallel", "jupyter_dtrain")
-"""Packages whose versions belong to the record of a run."""
+"""Packages whose versions are recorded with a run."""
 
 
 class Recording:
-    """Keeps a run's recorder and its place in the store together.
+    """Connect a run's recorder with its record in the store.
 
     Made by :meth:`start` and :meth:`resume`.
 
@@ -40,7 +40,7 @@ class Recording:
     ----------
     run_id : str
     folder : Path, optional
-        The run's own folder; ``None`` where nothing can be recorded.
+        Folder of the run; ``None`` if nothing can be recorded.
     recorder : RunRecorder
     log : OutputLog
     """
@@ -51,9 +51,9 @@ class Recording:
         self._store, self._say = store, say
         self.run_id, self.folder, self.recorder = run_id, folder, recorder
         self.log = OutputLog(folder)
-        self._waiting: list[Callable[[RunStore], object]] = []  # writes to make, in this order
-        self._refused = False  # the first of them
-        self._next = 0.0  # when it is time for them
+        self._waiting: list[Callable[[RunStore], object]] = []  # pending writes, in order
+        self._refused = False  # whether the first of them has failed
+        self._next = 0.0  # time of the next write
 
     @classmethod
     def start(
@@ -77,20 +77,20 @@ class Recording:
         ----------
         store : RunStore
         name : str, optional
-            What the run is called; by default the record numbers it.
+            Name of the run; by default the record numbers it.
         cell : str
             The cell's text.
         world_size : int
         arguments : dict
-            The options of the run, as JSON values.
+            Options of the run, as JSON values.
         origin : CellOrigin, optional
             Where the cell is.
         facts : mapping, optional
-            What else it began with, beside the versions of packages.
+            Further facts to record beside the versions of packages.
         functions, hyperparameters : mapping, optional
             See :meth:`.RunStore.create_run`.
         detached : bool
-            Whether it goes on without the kernel.
+            Whether the run continues without the kernel.
         say : callable
             Shows a line to the user.
         """
@@ -104,8 +104,8 @@ class Recording:
                 name, cell, world_size, arguments, about, origin, functions=functions, hyperparameters=hyperparameters
             )
             folder = store.folder / run_id
-            shown = store.get_run(run_id).name  # one name wherever it is shown: the record numbers those that have none
-        except StoreError as error:  # without a beginning, nothing of it can be recorded later
+            shown = store.get_run(run_id).name  # the record numbers a run without a name
+        except StoreError as error:  # without its row, nothing of the run can be recorded later
             used = None
             say(f"This run is not recorded: {error}")
         recorder = RunRecorder(run_id=run_id, name=shown, world_size=world_size, detached=detached)
@@ -114,9 +114,9 @@ class Recording:
 
     @classmethod
     def resume(cls, store: RunStore, record: RunRecord, *, world_size: int, say: Callable[[str], None]) -> Recording:
-        """Go on with the record of a run that was broken off; a `UsageError`: another process does so already."""
+        """Continue the record of an interrupted run; raise a `UsageError` if another process continues it already."""
         curves: dict[str, Curve] = {}
-        with suppress(StoreError):  # what follows says so
+        with suppress(StoreError):  # `reopen_run` below reports the error
             curves = {name: store.points(record.run_id, name) for name in store.names(record.run_id)}
         left = record.ended or max((curve.time[-1] for curve in curves.values() if curve.time), default=record.started)
         idle = max(0.0, time.time() - left)
@@ -129,7 +129,7 @@ class Recording:
 
     @contextmanager
     def failing(self, error: str) -> Iterator[None]:
-        """Let the run end as failed where an exception leaves the ``with`` block."""
+        """Finish the run as failed if an exception leaves the ``with`` block."""
         try:
             yield
         except BaseException:
@@ -137,13 +137,13 @@ class Recording:
             raise
 
     def tick(self) -> None:
-        """Write what is new, if some time has passed. Call it a few times a second."""
+        """Write new data if `INTERVAL` has passed. Call it a few times a second."""
         if time.monotonic() >= self._next:
             self._write()
             self.log.write()
 
     def go_back(self, step: int, *, before: Callable[[RunStore], object] = lambda _: None) -> None:
-        """Take back what is recorded after `step`, from which the run goes on. `before` is called while the record still has it."""
+        """Drop what is recorded after `step`, from which the run resumes. `before` is called before that."""
         taken_back: dict[str, int] | None = None
 
         def cut(store: RunStore) -> None:
@@ -155,24 +155,24 @@ class Recording:
         self.recorder.go_back(step, taken_back)
 
     def finish(self, phase: RunPhase, error: str | None) -> None:
-        """End the run and write the rest of it."""
+        """Finish the run and write the rest of its record."""
         self.recorder.finish(phase, error)
         self.log.finish()
         overviews = self.recorder.overviews()
         more = [lambda store: store.keep_overviews(self.run_id, overviews)] if overviews else []
         self._write(lambda store: store.finish_run(self.run_id, phase, error), *more)
-        if self._store is not None and len(self._waiting) > 1:  # it was not even tried: what is before it cannot be written
+        if self._store is not None and len(self._waiting) > 1:  # an earlier write has failed, so this one was not tried
             with suppress(StoreError):
                 self._store.finish_run(self.run_id, phase, error)
 
     def _write(self, *more: Callable[[RunStore], object]) -> None:
-        """Write the new points, and then `more`: all that waits, in its order, as far as the store takes it."""
+        """Write the new points, then `more`: all pending writes in order, until one fails."""
         store = self._store
         if store is None:
             self.recorder.drop_rows()
             return
         rows = self.recorder.take_rows()
-        if rows:  # in one transaction: hundreds of ranks have hundreds of curves
+        if rows:  # one transaction, as hundreds of ranks have hundreds of curves
             self._waiting.append(lambda store: store.add_points(self.run_id, rows))
         hyperparameters = self.recorder.hyperparameters.take()
         if hyperparameters is not None:
@@ -197,7 +197,7 @@ class Recording:
 
 @functools.cache
 def environment() -> dict[str, Any]:
-    """Return the versions that a run depends on. They are what this process has imported, whatever is installed meanwhile."""
+    """Return the package versions of this process. They are cached, so that later installations do not change them."""
     versions = {}
     for name in PACKAGES:
         try:

@@ -1,4 +1,4 @@
-"""The points of curves in SQLite: written, read as they are or thinned to what shows the same, and each curve in short."""
+"""Write, read and thin the points of curves in SQLite, and keep a summary of each curve."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _FINITE = "abs(value) < 9e999"
 
 
 def write_points(connection: sqlite3.Connection, curve: int, points: Curve) -> None:
-    """Append `points` to a curve, and to what is known of it in short."""
+    """Append `points` to a curve and update the curve's summary."""
     if not points.time:
         return
     connection.executemany(
         "INSERT INTO points (curve, step, time, value) VALUES (?, ?, ?, ?)",
-        ((curve, *point) for point in zip(points.step, points.time, points.value, strict=True)),  # SQLite makes NULL of nan
+        ((curve, *point) for point in zip(points.step, points.time, points.value, strict=True)),  # SQLite stores nan as NULL
     )
     drop_overview(connection, curve)
     finite = [value for value in points.value if math.isfinite(value)]
     low, high = (min(finite), max(finite)) if finite else (None, None)
-    # With `ifnull`, as `min` of a NULL and a number is NULL.
+    # `ifnull`, because `min` of NULL and a number is NULL.
     connection.execute(
         "UPDATE curves SET last = ?, low = min(ifnull(low, ?), ifnull(?, low)), high = max(ifnull(high, ?), ifnull(?, high))"
         " WHERE curve = ?",
@@ -33,7 +33,7 @@ def write_points(connection: sqlite3.Connection, curve: int, points: Curve) -> N
 
 
 def cut_points(connection: sqlite3.Connection, curve: int, step: int) -> int:
-    """Delete the points of a curve after `step`; return how many."""
+    """Delete the points of a curve after `step`; return their number."""
     deleted = connection.execute("DELETE FROM points WHERE curve = ? AND step > ?", (curve, step)).rowcount
     if deleted:
         drop_overview(connection, curve)
@@ -47,7 +47,7 @@ def cut_points(connection: sqlite3.Connection, curve: int, step: int) -> int:
 
 
 def summaries(connection: sqlite3.Connection) -> dict[int, list[CurveSummary]]:
-    """Return the curves of all runs in short, but those of devices, by the number of the run."""
+    """Return the summaries of all runs' curves except those of devices, by the number of the run."""
     found: dict[int, list[CurveSummary]] = {}
     if "last" not in {row["name"] for row in connection.execute("PRAGMA table_info(curves)")}:
         return found
@@ -59,7 +59,7 @@ def summaries(connection: sqlite3.Connection) -> dict[int, list[CurveSummary]]:
 
 
 def all_points(connection: sqlite3.Connection, number: int, name: str) -> Curve:
-    """Return all points of the curve `name` of a run in the order in which they came; an empty curve if there are none."""
+    """Return all points of the curve `name` of a run by step; an empty curve if there are none."""
     points = Curve()
     for row in connection.execute(
         "SELECT step, time, value FROM points JOIN curves USING (curve) WHERE number = ? AND name = ? ORDER BY step, points.rowid",
@@ -70,7 +70,7 @@ def all_points(connection: sqlite3.Connection, number: int, name: str) -> Curve:
 
 
 def points_between(connection: sqlite3.Connection, curve: int, first: int | None, last: int | None, *, limit: int) -> tuple[Curve, bool]:
-    """Return at most `limit` points of a curve, and whether some were left out: see :meth:`~.store.RunStore.view`."""
+    """Return at most `limit` points of a curve, and whether some were omitted; see :meth:`~.store.RunStore.view`."""
     if first is None and last is None and limit <= MAX_VIEW_POINTS:
         overview = overview_of(connection, curve, limit)
         if overview is not None:
@@ -83,7 +83,7 @@ def points_between(connection: sqlite3.Connection, curve: int, first: int | None
         query = f"SELECT step, time, value {where} ORDER BY step, rowid"
     else:
         span |= {"low": low, "stretches": num_stretches_of(limit), "width": high - low + 1}
-        # SQLite takes the other columns from the row that has the minimum; no value, a gap, counts as the largest.
+        # SQLite takes the other columns from the row with the minimum. NULL, a gap, counts as the largest value.
         chosen = "SELECT step, time, value, rowid AS place"
         stretch = "GROUP BY (step - :low) * :stretches / :width"
         queries = [
@@ -101,9 +101,9 @@ def points_between(connection: sqlite3.Connection, curve: int, first: int | None
 
 
 def value_between(connection: sqlite3.Connection, number: int, name: str, step: int) -> float | None:
-    """Return the value at `step` of the curve `name` on a line through the points around it, or the last two before it.
+    """Return the value at `step` of the curve `name`, interpolated between the points around it or extrapolated from the last two.
 
-    A line after the last point goes no further than the next whole number: there a loader has given all of its batches.
+    An extrapolated value does not exceed the next whole number, at which a loader has returned all of its batches.
     """
     curve = "FROM points JOIN curves USING (curve) WHERE number = :number AND curves.name = :name AND typeof(points.value) = 'real'"
     span = {"number": number, "name": name, "step": step}
@@ -120,5 +120,5 @@ def value_between(connection: sqlite3.Connection, number: int, name: str, step: 
 
 def _append(points: Curve, row: sqlite3.Row) -> None:
     step, when, value = row["step"], row["time"], row["value"]
-    if isinstance(step, int) and isinstance(when, float) and isinstance(value, float | None):  # others are none of ours
+    if isinstance(step, int) and isinstance(when, float) and isinstance(value, float | None):  # skips rows of other programs
         points.append(step, when, float("nan") if value is None else value)

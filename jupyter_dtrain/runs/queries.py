@@ -1,4 +1,4 @@
-"""Which runs a folder has, for a user's own code: one by its name, or a table of all."""
+"""Find recorded runs for the user's own code: one by its name, or a table of all."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def find_run(run: str | None = None, folder: str | Path | None = None) -> Record
 
 
 def table_of(folder: str | Path | None = None) -> Any:
-    """Return the runs of a folder as a DataFrame; the package's own docstring says more."""
+    """Return the runs of a folder as a DataFrame; see the package's docstring."""
     pandas = import_pandas()
     with closing(RunStore(_folder(folder))) as store:
         runs = store.list_runs()
@@ -69,7 +69,7 @@ def _row(run: RunRecord, metrics: Sequence[CurveSummary]) -> dict[str, Any]:
 
 
 def _facts(run: RunRecord | None) -> dict[str, Any]:
-    """Return what is known of every run, by the names of columns."""
+    """Return the fields that every run has, by column."""
     return {
         "run_id": run and run.run_id,
         "name": run and run.name,

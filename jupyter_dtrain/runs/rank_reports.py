@@ -1,4 +1,4 @@
-"""What ranks report of a run beside its steps: where their time has gone, their devices, notices and hyperparameters."""
+"""Collect what ranks report beside steps: time splits, device use, notices and hyperparameters."""
 
 from __future__ import annotations
 
@@ -9,37 +9,37 @@ from dataclasses import replace
 
 from ..protocol import DeviceUse, Hyperparameters, Notice, TimeSplit, Value
 
-# Where the time of each rank of a run has gone, summed over the times that the rank has started.
+# Time splits: where the time of each rank goes, summed over restarts of the rank.
 #
-# An engine reports sums since it began, so that a report that is lost or comes twice costs nothing. One that begins again, in the place of
-# an engine that died, goes on from what was spent before.
+# An engine reports sums since its start, so that a lost or repeated report does no harm. For an engine that replaces a dead one, the sums
+# of its predecessor are added.
 
 PARTS = ("data", "forward", "backward", "communication", "optimizer", "other")
 MAX_CODE = 200
-"""Characters of a line that are shown."""
+"""Characters of a code line that are shown."""
 READ = ("rows", "bytes_read", "files", "partitions", "decoding", "transforms")
 
 
 class TimeSplits:
-    """Sums the reports of all ranks. Not thread-safe: its owner locks."""
+    """Sum the time splits of all ranks. Not thread-safe: its owner locks."""
 
     def __init__(self) -> None:
-        self._before: dict[int, TimeSplit] = {}  # until the rank began the last time
+        self._before: dict[int, TimeSplit] = {}  # sums until the rank's last start
         self._now: dict[int, TimeSplit] = {}
         self._fresh: set[int] = set()
 
     def start(self, rank: int) -> None:
-        """Note that `rank` begins, for the first time or again."""
+        """Note that `rank` starts, for the first time or again."""
         if rank in self._now:
             self._before[rank] = self._now[rank]
 
     def add(self, split: TimeSplit) -> TimeSplit:
-        """Take a report, and return the rank's sums."""
+        """Add a report, and return the rank's sums."""
         before = self._before.get(split.rank)
         if before is not None:
             split = replace(split, **{part: getattr(before, part) + getattr(split, part) for part in (*PARTS, *READ)})
         if split.busiest_line and not split.busiest_code:
-            # Here, where the notebook's cells are: an engine has their code and not their text.
+            # The kernel has the text of the notebook's cells; an engine has only their code.
             code = linecache.getline(split.busiest_file, split.busiest_line).strip()
             split = replace(split, busiest_code=code[:MAX_CODE])
         self._now[split.rank] = split
@@ -57,84 +57,84 @@ class TimeSplits:
 
 
 class DeviceReports:
-    """The latest report on each rank's device. Not thread-safe: its owner locks."""
+    """Keep the latest report on each rank's device. Not thread-safe: its owner locks."""
 
     def __init__(self) -> None:
         self._latest: dict[int, DeviceUse] = {}
         self._fresh: set[int] = set()
 
     def add(self, use: DeviceUse) -> None:
-        """Take a report."""
+        """Add a report."""
         self._latest[use.rank] = use
         self._fresh.add(use.rank)
 
     def keep(self, world_size: int) -> None:
-        """Forget the ranks that are no more."""
+        """Drop the reports of ranks that no longer exist."""
         self._latest = {rank: use for rank, use in self._latest.items() if rank < world_size}
         self._fresh &= self._latest.keys()
 
     def all(self) -> list[DeviceUse]:
-        """Return the latest of all ranks."""
+        """Return the latest reports of all ranks."""
         return [self._latest[rank] for rank in sorted(self._latest)]
 
     def fresh(self) -> list[DeviceUse]:
-        """Return those since the last call."""
+        """Return the reports since the last call."""
         fresh, self._fresh = sorted(self._fresh), set()
         return [self._latest[rank] for rank in fresh]
 
 
-# What a run has to say to the user, each text once: all ranks say the same.
+# Notices of a run to the user, each text once, as all ranks report the same.
 
 MAX_NOTICES = 100
-"""Notices of one run that are shown; a run that says more says it in a loop."""
+"""Maximum notices of one run that are shown. A run with more probably reports them in a loop."""
 
 
 class Notices:
-    """The notices of one run, in order."""
+    """Notices of one run, in order."""
 
     def __init__(self) -> None:
         self._by_text: dict[str, Notice] = {}
         self._fresh: list[Notice] = []
 
     def add(self, notice: Notice) -> None:
-        """Add one, unless its text was there."""
+        """Add a notice, unless its text is known."""
         if notice.text not in self._by_text and len(self._by_text) < MAX_NOTICES:
             self._by_text[notice.text] = notice
             self._fresh.append(notice)
 
     def all(self) -> list[Notice]:
-        """Return all of them."""
+        """Return all notices."""
         return list(self._by_text.values())
 
     def fresh(self) -> list[Notice]:
-        """Return those since the last call."""
+        """Return the notices since the last call."""
         fresh, self._fresh = self._fresh, []
         return fresh
 
 
 class KnownHyperparameters:
-    """The hyperparameters of a run by name. Events come from one thread, the store is written by another."""
+    """Hyperparameters of a run by name. Thread-safe: events come on one thread, the store is written on another."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, Value] = {}
-        self._written: dict[str, Value] = {}  # as the store has them
+        self._written: dict[str, Value] = {}  # values in the store
 
     def start(self, values: Mapping[str, Value], *, written: bool = False) -> None:
-        """Begin with `values`, which the store may have already."""
+        """Start with `values`; `written` tells whether the store has them already."""
         with self._lock:
             self._values = dict(values)
             self._written = dict(values) if written else {}
 
     def note(self, event: Hyperparameters) -> None:
-        """Take what was found where nothing is known of that name, and what was given in its place."""
+        """Add hyperparameters that were found unless their names are known, and replace known ones by those that the cell gave."""
         with self._lock:
             for name, value in event.values.items():
                 if event.given or name not in self._values:
                     self._values[name] = value
 
     def take(self) -> dict[str, Value] | None:
-        """Return all of them if they are others than at the last call."""
+        """Return all hyperparameters if they have changed since the last call, else ``None``."""
         with self._lock:
             if self._values == self._written:
                 return None

@@ -1,4 +1,4 @@
-"""What the store says of one run."""
+"""Represent the record of one run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..system.confined import read_below
 
 @dataclass(frozen=True, kw_only=True)
 class CellOrigin:
-    """Where a cell is: its id in the notebook, and the notebook's file beside the folder of runs; ``None``: not known."""
+    """Where a cell is: its id in the notebook, and the notebook's file beside the folder of runs; ``None`` if unknown."""
 
     cell_id: str | None = None
     notebook: str | None = None
@@ -24,24 +24,24 @@ class CellOrigin:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What is known of one run.
+    """Record of one run.
 
     Attributes
     ----------
     number : int
-        Counts the runs of the folder from 1; a deleted run's number is not given again.
+        Number of the run in its folder, from 1; numbers of deleted runs are not reused.
     phase : RunPhase
-        ``"failed"`` too if the kernel that ran it is gone; `error` then says so.
+        ``"failed"`` also if the kernel that ran it is gone; `error` then says so.
     started, ended : float
-        Seconds since the epoch; `ended` is ``None`` where nobody was there to write it down.
+        Seconds since the epoch; `ended` is ``None`` if no process recorded the end.
     arguments : dict
-        The options of the run.
+        Options of the run.
     folder : Path
         Holds ``cell.py`` and ``run.json``.
     tags : list of str
-        What the user has marked it with.
+        The user's tags.
     hyperparameters : dict, optional
-        By name; ``None`` where an older version has recorded it, which did not know any.
+        Hyperparameters by name; ``None`` if an older version without them has recorded the run.
     """
 
     run_id: str
@@ -63,7 +63,7 @@ class RunRecord:
         Raises
         ------
         StoreError
-            The file is gone, or is none of ours.
+            The file cannot be read.
         """
         try:
             return read_below(self.folder.parent, self.folder.name, "cell.py").decode()
@@ -71,7 +71,7 @@ class RunRecord:
             raise StoreError(f"The cell of run {self.run_id} cannot be read: {error}.") from error
 
     def environment(self) -> dict[str, Any]:
-        """Return the versions that it ran with; nothing where the file is gone or is none of ours."""
+        """Return the versions that the run used; empty if the file cannot be read."""
         return self._about("environment")
 
     def functions(self) -> dict[str, str]:
@@ -79,7 +79,7 @@ class RunRecord:
         return {name: text for name, text in self._read("functions.json").items() if isinstance(text, str)}
 
     def origin(self) -> CellOrigin:
-        """Return where the cell was."""
+        """Return where the cell is."""
         found = self._about("origin")
         cell_id, notebook = (text if isinstance(text := found.get(name), str) else None for name in ("cell_id", "notebook"))
         return CellOrigin(cell_id=cell_id, notebook=notebook)
@@ -97,23 +97,23 @@ class RunRecord:
 
 
 def new_run_id(name: str, started: float) -> str:
-    """Return an id for a run that started at `started` seconds since the epoch: local time, and the name as far as file names allow."""
+    """Return an id for a run that started at `started`, in seconds since the epoch: local time and a slug of the name."""
     slug = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:40].rstrip("-")
     return "-".join(filter(None, [time.strftime("%Y-%m-%d-%H%M%S", time.localtime(started)), slug]))
 
 
-# What a cell shows of a run: of one that this process records, or of one that another does.
+# The interface to a run that a cell shows, recorded by this process or by another.
 
 
 class ViewedRun(Protocol):
-    """A run that goes on or has ended."""
+    """A running or ended run."""
 
     @property
     def has_ended(self) -> bool:
         """Whether it has ended."""
 
     def run_update(self) -> RunUpdate:
-        """Return the run as it is now."""
+        """Return the current state of the run."""
 
     def outline(self, limit: int) -> list[Points]:
-        """Return the curves up to now, of at most `limit` points each."""
+        """Return the curves so far, of at most `limit` points each."""

@@ -1,4 +1,4 @@
-"""Rows of the record of runs, looked at before they are believed: the database may be anybody's."""
+"""Validate rows of the record of runs, as the database may come from anyone."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _PHASES = get_args(RunPhase)
 
 
 class ForeignRowError(StoreError):
-    """A row that this project has not written."""
+    """A row that this project cannot have written."""
 
 
 def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:
-    """Return what a row of `runs` says of a run in `folder`; a `ForeignRowError`: it is none of ours."""
+    """Return the record for a row of `runs` in `folder`; raise a `ForeignRowError` if the row is invalid."""
     return RunRecord(
-        run_id=_checked(row, "run_id", is_run_id),  # it names the folder that is read, and deleted
+        run_id=_checked(row, "run_id", is_run_id),  # names the folder that is read and deleted
         number=_checked(row, "number", _is_count),
         name=_printable(_checked(row, "name", _is_name)),
         phase=_checked(row, "phase", lambda value: value in _PHASES),
@@ -43,7 +43,7 @@ def record_of(row: sqlite3.Row, folder: Path) -> RunRecord:
 
 
 def summary_of(row: sqlite3.Row) -> CurveSummary | None:
-    """Return what a row of `curves` says of one in short, ``None`` where it is none of ours."""
+    """Return the summary in a row of `curves`, ``None`` if the row is invalid."""
     name, *values = row["name"], row["last"], row["low"], row["high"]
     if not (_is_name(name) and all(value is None or isinstance(value, float) for value in values)):
         return None
@@ -63,7 +63,7 @@ def _is_value(value: object) -> bool:
 
 
 def owner_of(row: sqlite3.Row) -> Owner:
-    """Return the process that a row of `runs` names; raises like :func:`record_of`."""
+    """Return the process that a row of `runs` names; raise a `ForeignRowError` if the row is invalid."""
     _checked(row, "seen", _is_time)
     return Owner(
         host=_checked(row, "owner_host", _is_name),
@@ -106,7 +106,7 @@ def _is_tags(value: object) -> bool:
 
 
 def _printable(text: str) -> str:
-    """Return `text` without what moves a terminal's cursor or begins a line: it is shown in lines of ours."""
+    """Return `text` without control characters, which would move a terminal's cursor or start a line."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
 
 

@@ -1,7 +1,7 @@
-"""The record of runs for a user's own code: a table of all, one run with its curves.
+"""Give the user's own code access to the record of runs: one run with its curves.
 
-Values are those of the database, which the sidebar draws from: equal to the bit, and whole where the sidebar's are thinned. A run that
-goes on is there up to its last second.
+Values are read from the database, as the sidebar's are: equal to the last bit, and not thinned. A running run is there up to its last
+second.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """One run of the record.
+    """One recorded run.
 
     Attributes
     ----------
     record : RunRecord
-        Its name, phase, times, arguments and hyperparameters, which can be asked for here as well: ``run.name``.
+        Its name, phase, times, arguments and hyperparameters, which are attributes of this object as well: ``run.name``.
     folder : Path
-        Of all runs.
+        Folder of all runs.
     """
 
     record: RunRecord
@@ -48,7 +48,7 @@ class RecordedRun:
 
     @property
     def hyperparameters(self) -> dict[str, Value]:
-        """What was found in the cell's objects, and what it gave by name."""
+        """Hyperparameters that were found in the cell's objects, and those that the cell gave by name."""
         return dict(self.record.hyperparameters or {})
 
     @property
@@ -58,7 +58,7 @@ class RecordedRun:
 
     @property
     def curves(self) -> list[str]:
-        """The names of all curves, those of devices among them: ``device/0/utilization``."""
+        """Names of all curves, including those of devices: ``device/0/utilization``."""
         with closing(RunStore(self.folder)) as store:
             return store.names(self.record.run_id)
 
@@ -68,35 +68,35 @@ class RecordedRun:
             return columns_of(store, self.record.run_id, curve)
 
     def history(self, curve: str | None = None) -> Any:
-        """Return the points of a curve, by default of all but those of devices, as a pandas DataFrame.
+        """Return the points of a curve as a pandas DataFrame; by default, of all curves except those of devices.
 
         A row is a point, with the name of its ``curve``, its ``step``, ``time`` in seconds since the epoch, and ``value``.
 
         Raises
         ------
         UsageError
-            pandas is not installed, or there is no such curve.
+            pandas is not installed, or the curve does not exist.
         """
         with closing(RunStore(self.folder)) as store:
             return points_of(self.record, store, curve)
 
     def output(self, rank: int = 0) -> str:
-        """Return what a rank has printed, the end of it where that is more than some megabytes.
+        """Return the output of a rank, the last megabytes if it is longer.
 
-        Ranks other than 0 have something with ``--output all`` alone.
+        Output of ranks other than 0 is kept only with ``--output all``.
         """
         return read_output(self.record.folder, rank, limit=None).text
 
     def rerun(self, *, engines: int | None = None, trust: bool = False) -> RecordedRun:
-        """Run the cell again in this notebook, with the values, options and random numbers that it began with then.
+        """Run the cell again in this notebook, with the values, options and random numbers of this run's start.
 
-        What it began with and what it makes of it are put into the notebook under their names, as `%distribute resume` does, in a new
-        kernel too. Files that it reads are those that are there now.
+        The values that it starts with and those that it makes are bound in the notebook under their names, as by `%distribute resume`, also
+        in a new kernel. Files that it reads are read as they are now.
 
         Parameters
         ----------
         engines : int, optional
-            By default as many as it had.
+            Number of engines; by default that of this run.
         trust : bool
             Run it even if the record was not written by you; this may execute arbitrary code.
 
@@ -108,27 +108,27 @@ class RecordedRun:
         Raises
         ------
         UsageError
-            The record does not have the values that the cell began with, or this is no notebook.
+            The record lacks the values that the cell started with, or this process is no notebook.
         CheckpointError
-            They are damaged, somebody else has written them, or this version of Python cannot read them.
+            The values are damaged, someone else has written them, or this version of Python cannot read them.
         """
-        # By name: this part knows no notebooks, which know all other parts.
+        # Imported by name: `runs` must not depend on `notebook`, which depends on all parts.
         rerun = importlib.import_module(f"{__package__.rpartition('.')[0]}.notebook.reruns").rerun
         again: RecordedRun = rerun(self, engines=engines, trust=trust)
         return again
 
     @property
     def tags(self) -> list[str]:
-        """What it is marked with, as the record has it now: `add_tags` and `remove_tags` change it."""
+        """Tags of the run, as currently recorded; `add_tags` and `remove_tags` change them."""
         with closing(RunStore(self.folder)) as store:
             return store.get_run(self.record.run_id).tags
 
     def add_tags(self, *tags: str) -> None:
-        """Mark the run with `tags` besides those that it has."""
+        """Add `tags` to the run."""
         self._tag([*self.tags, *tags])
 
     def remove_tags(self, *tags: str) -> None:
-        """Take `tags` off the run; those that it does not have are ignored."""
+        """Remove `tags` from the run; missing ones are ignored."""
         self._tag([tag for tag in self.tags if tag not in tags])
 
     def _tag(self, tags: list[str]) -> None:
@@ -140,9 +140,9 @@ class RecordedRun:
             store.tag_run(self.record.run_id, [*wanted])
 
     def to_html(self, path: str | Path) -> Path:
-        """Write the run as one HTML file to share, which loads nothing from elsewhere; return its path.
+        """Write the run as one self-contained HTML file to share; return its path.
 
-        It has the facts, hyperparameters, metrics, curves, thinned to what can be seen, and the cell with the functions that it uses.
+        The page has the facts, hyperparameters, metrics and thinned curves, and the cell with the functions that it uses.
         """
         from .exports.to_html import page_of
 
@@ -157,9 +157,9 @@ class RecordedRun:
         Parameters
         ----------
         logdir : path
-            What ``tensorboard --logdir`` is given.
+            Folder for ``tensorboard --logdir``.
         devices : bool
-            Whether the curves of devices are written too.
+            Whether to write the curves of devices too.
 
         Raises
         ------
@@ -171,36 +171,36 @@ class RecordedRun:
         return to_tensorboard.write(self._exported(devices), Path(logdir))
 
     def to_mlflow(self, tracking_uri: str | None = None, *, experiment: str = "jupyter_dtrain", devices: bool = False) -> str:
-        """Write the run to MLflow; return the id that it has there.
+        """Write the run to MLflow; return its id there.
 
         Parameters
         ----------
         tracking_uri : str, optional
-            By default the one that MLflow is set to.
+            By default MLflow's current one.
         experiment : str
-            It is made where there is none.
+            Name of the experiment, which is created if necessary.
         devices : bool
-            Whether the curves of devices are written too.
+            Whether to write the curves of devices too.
 
         Raises
         ------
         UsageError
-            MLflow is not installed, or cannot have the names of the curves.
+            MLflow is not installed, or does not accept the names of the curves.
         """
         from .exports import to_mlflow
 
         return to_mlflow.write(self._exported(devices), tracking_uri=tracking_uri, experiment=experiment)
 
     def to_wandb(self, folder: str | Path = ".", *, project: str = "jupyter_dtrain", devices: bool = False) -> Path:
-        """Write the run for Weights & Biases, offline; return the folder that ``wandb sync`` sends.
+        """Write the run for Weights & Biases, offline; return the folder for ``wandb sync``.
 
         Parameters
         ----------
         folder : path
-            Its ``wandb`` is written to.
+            Folder whose ``wandb`` subfolder is written to.
         project : str
         devices : bool
-            Whether the curves of devices are written too.
+            Whether to write the curves of devices too.
 
         Raises
         ------
@@ -212,16 +212,16 @@ class RecordedRun:
         return to_wandb.write(self._exported(devices), Path(folder), project=project)
 
     def to_trackio(self, project: str = "jupyter_dtrain", *, devices: bool = False) -> str:
-        """Write the run to trackio's database on this machine (``TRACKIO_DIR``); return the id that it has there.
+        """Write the run to trackio's database on this machine (``TRACKIO_DIR``); return its id there.
 
-        A run that is written again takes the place of what was written before.
+        A run that is written again replaces its earlier copy.
 
         Parameters
         ----------
         project : str
-            What ``trackio show --project`` is given.
+            Name of the project for ``trackio show --project``.
         devices : bool
-            Whether the curves of devices are written too.
+            Whether to write the curves of devices too.
 
         Raises
         ------

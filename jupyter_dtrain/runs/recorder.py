@@ -1,8 +1,7 @@
-"""What one run has reported: engine events go in, updates for the views and rows for the store come out.
+"""Collect the events of one run; return updates for views and rows for the store.
 
-Three threads meet here: events come from an IO thread, views are served from the telemetry thread, rows are fetched by
-whoever writes the store. Each takes what is new for it, when it is ready for it, so a slow disk or a slow browser never
-holds up the IO thread.
+Three threads meet here: events come on an IO thread, views are served on the telemetry thread, and the thread that writes the store fetches
+rows. Each fetches what is new for it when it is ready. So a slow disk or browser never blocks the IO thread.
 """
 
 from __future__ import annotations
@@ -35,31 +34,31 @@ from .run_status import RunStatus
 
 
 class RunRecorder:
-    """Collects the events of one run from all its ranks.
+    """Collect the events of one run from all its ranks.
 
-    All methods may be called from any thread.
+    All methods may be called on any thread.
 
     Parameters
     ----------
     run_id, name : str
-        The run, and what it is called.
+        Id and name of the run.
     world_size : int
         Number of ranks.
     started : float, optional
         When the run started, in seconds since the epoch; by default now.
     idle : float
-        Seconds since it began in which nobody ran it: it was resumed after them.
+        Seconds since then in which the run was interrupted.
     detached : bool
-        Whether the run goes on without the kernel.
+        Whether the run continues without the kernel.
     clock : callable
-        Returns seconds since the epoch; tests give their own.
+        Returns seconds since the epoch; tests pass their own.
 
     Attributes
     ----------
     hyperparameters : KnownHyperparameters
     on_logged : callable
-        Given new points that the cell has logged: what their curve is called, the number of the first of them, from 1, and the points.
-        Called with a lock held: it asks nothing of the recorder.
+        Called with new points that the cell has logged: the name of their curve, the number of the first point, from 1, and the points.
+        The lock is held during the call, so it must not call the recorder.
     """
 
     def __init__(
@@ -86,12 +85,12 @@ class RunRecorder:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Message) -> None:
-        """Take one event of the run.
+        """Apply one event of the run.
 
         Raises
         ------
         ProtocolError
-            It is not an engine's event, or is malformed. The recorder is as it was.
+            It is not an engine's event, or is malformed. The recorder is unchanged.
         """
         run = self._run
         with self._lock:
@@ -126,41 +125,41 @@ class RunRecorder:
                     raise ProtocolError(f"{event.type!r} is not an engine's event")
 
     def restore(self, curves: Mapping[str, Curve]) -> None:
-        """Begin with what is recorded of the run already; steps in it that are told again count once."""
+        """Start from the recorded curves; steps in them that are reported again count once."""
         with self._lock:
             self._run.restore(curves)
 
     def go_back(self, step: int, taken_back: Mapping[str, int] | None) -> None:
-        """Be as after `step`, from which the run goes on: the points after it are taken back, and are told again.
+        """Return to the state after `step`, from which the run resumes: later points are dropped, and will be reported again.
 
         Parameters
         ----------
         taken_back : mapping of str to int, optional
-            How many points of each curve those are; ``None``: the record does not say.
+            Number of dropped points of each curve in the record; ``None`` if unknown.
         """
         with self._lock:
             self._run.go_back(step, taken_back)
 
     def begin_again(self, world_size: int) -> None:
-        """Say that ranks go on from a snapshot, so many: they report again what they had reported since then."""
+        """Expect reports of `world_size` ranks that resume from a snapshot and report again what they had reported since."""
         with self._lock:
             self._run.begin_again(world_size)
 
     def set_phase(self, phase: RunPhase) -> None:
-        """Say that the run is `phase` now, for example ``"stopping"``; :meth:`finish` ends it."""
+        """Set the phase of a running run, for example ``"stopping"``; :meth:`finish` ends it."""
         with self._lock:
             if not self._status.has_ended:
                 self._status.set_phase(phase)
                 self._run.changed = True
 
     def note_checkpoint(self, step: int) -> None:
-        """Say that a checkpoint of the state after `step` is on disk."""
+        """Note that a checkpoint of the state after `step` is on disk."""
         with self._lock:
             self._status.checkpoint = step
             self._run.changed = True
 
     def finish(self, phase: RunPhase, error: str | None = None) -> None:
-        """End the run as `phase`; steps that were waiting for a rank come out as they are. Only the first call counts."""
+        """End the run as `phase`, and record steps that were held back for a rank. Only the first call counts."""
         if phase not in RUN_PHASES_ENDED:
             raise ValueError(f"a run does not end as {phase!r}")
         with self._lock:
@@ -177,7 +176,7 @@ class RunRecorder:
         return self._status.has_ended
 
     def run_update(self) -> RunUpdate:
-        """Return the run as it is now."""
+        """Return the current state of the run."""
         with self._lock:
             return self._status.update(self._run.steps)
 
@@ -187,7 +186,7 @@ class RunRecorder:
             return self._run.devices.all()
 
     def times(self) -> list[TimeSplit]:
-        """Return where the time of each rank has gone so far."""
+        """Return the time split of each rank so far."""
         with self._lock:
             return self._run.times.all()
 
@@ -197,49 +196,49 @@ class RunRecorder:
             return self._run.notices.all()
 
     def drain(self) -> list[Message]:
-        """Return what is new since the last call: one :class:`~..protocol.Points` per curve, then the rest."""
+        """Return what is new since the last call: one :class:`~..protocol.Points` per curve, then the other messages."""
         with self._lock:
             messages: list[Message] = [*self._run.curves.drain()]
             messages += self._run.devices.fresh()
             messages += self._run.times.fresh()
             if self._run.changed:
                 messages.append(self._status.update(self._run.steps))
-            messages += self._run.notices.fresh()  # they do not name their run, so a new one has to be there before them
+            messages += self._run.notices.fresh()  # they do not name their run, so its update has to come before them
             self._run.changed = False
             return messages
 
     def snapshot_points(self) -> list[Points]:
         """Return the curves up to the last :meth:`drain`, of at most 10,000 points each.
 
-        What came since is left to the next drain, so a view that gets a snapshot and then every drain gets each point once.
+        Later points are left to the next drain. So a view that gets a snapshot and then every drain gets each point once.
         """
         with self._lock:
             return self._run.curves.snapshot()
 
     def outline(self, limit: int) -> list[Points]:
-        """Return the curves up to now, of at most `limit` points each, whoever has fetched them."""
+        """Return the curves so far, drained or not, of at most `limit` points each."""
         with self._lock:
             return self._run.curves.outline(limit)
 
     def overviews(self) -> dict[str, Curve]:
-        """Return the curves of which views have had to leave out points, by name, of as many points as a view gets."""
+        """Return the curves that are longer than a view's limit, thinned to it, by name."""
         with self._lock:
             return self._run.curves.overviews()
 
     def last_value(self, name: str) -> float | None:
-        """Return the last value of the curve `name`; ``None`` where there is none, or it was not finite."""
+        """Return the last value of the curve `name`; ``None`` without points or if it is not finite."""
         with self._lock:
             return finite(self._run.curves.last_value(name))
 
     # -- out, for the store ------------------------------------------------------------------------------------------
 
     def take_rows(self) -> list[Rows]:
-        """Return every point since the last call, for the store. Call it about once a second: they are kept until then."""
+        """Return every point since the last call, for the store. Call it about once a second, as points are kept until then."""
         with self._lock:
             return self._run.curves.take_rows()
 
     def drop_rows(self) -> None:
-        """Keep no more rows: there is no store, or it has failed."""
+        """Stop keeping rows, as there is no store."""
         with self._lock:
             self._run.curves.drop_rows()
 

@@ -1,4 +1,4 @@
-"""What the events of one run add up to: its status, its curves, and what its ranks have reported of themselves."""
+"""Hold the state of one run as its events report it: status, curves, and what ranks report beside them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .run_status import RunStatus
 
 
 class ReportedRun:
-    """One run as its events tell it. Not thread-safe: its owner locks.
+    """State of one run as reported by events. Not thread-safe: its owner locks.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class ReportedRun:
     notices : Notices
     hyperparameters : KnownHyperparameters
     changed : bool
-        Whether the status is another since it was told last; who tells it says so.
+        Whether the status has changed since it was last sent; the sender resets it.
     """
 
     def __init__(self, run_id: str, started: float, status: RunStatus, clock: Callable[[], float]) -> None:
@@ -53,7 +53,7 @@ class ReportedRun:
         return len(self._ranks_started) == self.status.world_size
 
     def restore(self, curves: Mapping[str, Curve]) -> None:
-        """Begin with what is recorded of the run already; steps in it that are told again count once."""
+        """Start from the recorded curves; steps in them that are reported again count once."""
         for name, curve in curves.items():
             if name.startswith(OF_DEVICES):
                 continue
@@ -62,12 +62,12 @@ class ReportedRun:
         self.steps.restore()
 
     def go_back(self, step: int, taken_back: Mapping[str, int] | None) -> None:
-        """Be as after `step`, from which the run goes on: the points after it are taken back, and are told again.
+        """Return to the state after `step`, from which the run resumes: later points are dropped, and will be reported again.
 
         Parameters
         ----------
         taken_back : mapping of str to int, optional
-            How many points of each curve those are; ``None``: the record does not say.
+            Number of dropped points of each curve in the record; ``None`` if unknown.
         """
         lost = self.curves.cut(step)
         self.steps.go_back(step, self._clock())
@@ -76,14 +76,14 @@ class ReportedRun:
         self.changed = True
 
     def begin_again(self, world_size: int) -> None:
-        """Say that ranks go on from a snapshot, so many: they report again what they had reported since then."""
+        """Expect reports of `world_size` ranks that resume from a snapshot and report again what they had reported since."""
         self.steps.begin_again(world_size)
         self.status.world_size = world_size
         self.devices.keep(world_size)
         self.changed = True
 
     def log(self, event: Scalars, on_logged: Callable[[str, int, Sequence[Point]], None]) -> None:
-        """Take points that the cell has logged; `on_logged` is as of `RunRecorder`."""
+        """Add points that the cell has logged; for `on_logged`, see `RunRecorder`."""
         name, points = self._scalars.fresh(event)
         for point in points:
             self.curves.add(name, *point)

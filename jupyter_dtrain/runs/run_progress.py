@@ -1,4 +1,4 @@
-"""How long a run has taken and still takes, from how much of it is done and how fast that has grown of late."""
+"""Estimate the remaining time of a run from its progress, and its throughput from the times of its steps."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from .rank_reports import PARTS
 
 MAX_POINTS = 200
 SHORTEST = 2.0
-"""Seconds of training before anything is said."""
+"""Seconds of training before a remaining time is estimated."""
 
 
 class Pace:
-    """The part of a run that is done, over time.
+    """Progress of a run over time.
 
-    The speed is that of the latter half of the time that was seen: it follows a change, and has whole epochs with their evaluation in it
-    once there are some.
+    The speed is that of the latter half of the observed time. So it follows changes, and includes whole epochs with their evaluation once
+    some are done.
 
     Attributes
     ----------
     fraction : float, optional
-        The part that is done.
+        The fraction of the run that is done.
     """
 
     def __init__(self) -> None:
         self.fraction: float | None = None
-        self._seen: list[tuple[float, float]] = []  # seconds since the epoch, the part that was done then
-        self._spacing = 0.0  # seconds between two of them at least
+        self._seen: list[tuple[float, float]] = []  # seconds since the epoch, fraction done
+        self._spacing = 0.0  # minimum seconds between two of them
         self._last = 0.0
 
     def add(self, time: float, fraction: float) -> None:
-        """Take what was done at `time`. Less than before is another loop, or the run has gone back."""
+        """Add the fraction that is done at `time`. A decrease means another loop or a rewind."""
         if self.fraction is not None and fraction < self.fraction:
             self.stand_still()
         self.fraction, self._last = fraction, time
@@ -44,16 +44,16 @@ class Pace:
             self._spacing = 2 * (time - self._seen[0][0]) / MAX_POINTS
 
     def stand_still(self) -> None:
-        """Let the time until more is done not count."""
+        """Exclude the time until the next report from the speed."""
         self._seen, self._spacing = [], 0.0
 
     def clear(self) -> None:
-        """Know nothing."""
+        """Forget all progress."""
         self.fraction = None
         self.stand_still()
 
     def remaining(self) -> float | None:
-        """Return the seconds that the rest takes at this speed, ``None`` where too little was seen to say."""
+        """Return the estimated remaining seconds, ``None`` if too little was observed."""
         if self.fraction is None or not self._seen or self._last - self._seen[0][0] < SHORTEST:
             return None
         half = (self._seen[0][0] + self._last) / 2
@@ -62,22 +62,22 @@ class Pace:
         return (1 - self.fraction) * (self._last - time) / done if done > 0 else None
 
 
-# How fast a run is, from the times at which its steps were finished.
+# Throughput, from the times at which steps were finished.
 
 WINDOW = 5.0
-"""Seconds of event time over which samples per second are counted."""
+"""Seconds of event time over which the rate is computed."""
 
 
 class Throughput:
     """Samples per second, from the times at which steps were finished.
 
-    A rate needs two steps: the samples of the second one were worked off in the time between them.
+    A rate needs two steps: the samples of the second one were processed in the time between them.
     """
 
     def __init__(self, *, window: float = WINDOW) -> None:
         self._window = window
         self._recent: deque[tuple[float, int]] = deque()
-        self._in_window = 0  # samples of all of `_recent` but its first
+        self._in_window = 0  # samples of all of `_recent` except the first
         self._first: float | None = None
         self._total = 0  # samples after the first step
 
@@ -89,21 +89,21 @@ class Throughput:
             self._total += samples
             self._in_window += samples
         self._recent.append((seconds, samples))
-        # At least two stay: steps may be slower than the window is wide.
+        # Keep at least two, as a step may take longer than the window.
         while len(self._recent) > 2 and self._recent[1][0] <= seconds - self._window:
             self._recent.popleft()
             self._in_window -= self._recent[0][1]
         return self.recent()
 
     def recent(self) -> float | None:
-        """Return the rate over the window that ends with the last step."""
+        """Return the rate over the window that ends with the last step, ``None`` without two steps."""
         if len(self._recent) < 2:
             return None
         duration = self._recent[-1][0] - self._recent[0][0]
         return self._in_window / duration if duration > 0 else None
 
     def overall(self) -> float | None:
-        """Return the rate over all steps."""
+        """Return the rate over all steps, ``None`` without two steps."""
         if self._first is None or len(self._recent) < 2:
             return None
         duration = self._recent[-1][0] - self._first
@@ -111,14 +111,14 @@ class Throughput:
 
 
 class ReadingSpeed:
-    """Rows and bytes a second that data sets of this project give and read on all ranks. Not thread-safe: its owner locks."""
+    """Rows and bytes per second that this project's data sets read on all ranks. Not thread-safe: its owner locks."""
 
     def __init__(self, *, window: float = WINDOW) -> None:
         self._window = window
-        self._seen: dict[int, deque[tuple[float, int, int]]] = {}  # by rank: seconds of its time, rows, bytes
+        self._seen: dict[int, deque[tuple[float, int, int]]] = {}  # by rank: seconds of its time splits, rows, bytes
 
     def add(self, split: TimeSplit) -> None:
-        """Take the sums of a rank's times so far."""
+        """Add a rank's time split so far."""
         seen = self._seen.setdefault(split.rank, deque([(0.0, 0, 0)]))
         seconds = sum(getattr(split, part) for part in PARTS)
         seen.append((seconds, split.rows, split.bytes_read))
@@ -126,11 +126,11 @@ class ReadingSpeed:
             seen.popleft()
 
     def recent(self) -> tuple[float | None, float | None]:
-        """Return rows and bytes a second of the last while; ``None`` for nothing."""
+        """Return recent rows and bytes per second, ``None`` for none."""
         return self._rates([(seen[0], seen[-1]) for seen in self._seen.values()])
 
     def overall(self) -> tuple[float | None, float | None]:
-        """Return the same of the whole run."""
+        """Return rows and bytes per second of the run so far, ``None`` for none."""
         return self._rates([((0.0, 0, 0), seen[-1]) for seen in self._seen.values()])
 
     def _rates(self, spans: list[tuple[tuple[float, int, int], tuple[float, int, int]]]) -> tuple[float | None, float | None]:
@@ -140,7 +140,7 @@ class ReadingSpeed:
 
 
 def duration(seconds: float) -> str:
-    """Return a time as it is shown."""
+    """Return a duration as text, ``1:02:03``, ``2:03 min`` or ``3.4 s``."""
     minutes, whole = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

@@ -1,4 +1,4 @@
-"""Where a run stands: its phase, how long it has taken, how far it is, and its last checkpoint."""
+"""Keep the status of a run: its phase, duration, progress and last checkpoint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .run_progress import Pace, ReadingSpeed
 
 
 class RunStatus:
-    """What is told of one run as a whole. Not thread-safe: its owner locks.
+    """Status of one run. Not thread-safe: its owner locks.
 
     Parameters
     ----------
@@ -20,7 +20,7 @@ class RunStatus:
     started : float
         In seconds since the epoch.
     idle : float
-        Seconds since then in which nobody ran it.
+        Seconds since then in which the run was interrupted.
     detached : bool
     clock : callable
         Returns seconds since the epoch.
@@ -30,9 +30,9 @@ class RunStatus:
     world_size : int
     phase : str
     checkpoint : int, optional
-        The step of the last one on disk.
+        Step of the last checkpoint on disk.
     progress : Progress, optional
-        Where rank 0 is in its epoch.
+        Position of rank 0 in its epoch.
     pace : Pace
     reading : ReadingSpeed
     """
@@ -55,14 +55,14 @@ class RunStatus:
         return self._ended is not None
 
     def start_running(self) -> None:
-        """Say that ranks are at work."""
+        """Change the phase from starting to running."""
         if self.phase == "starting":
             self.phase = "running"
 
     def set_phase(self, phase: RunPhase) -> None:
-        """Say that the run is `phase` now."""
+        """Set the phase."""
         self.phase = phase
-        if phase == "paused":  # what it waited does not make it slower
+        if phase == "paused":  # the pause does not count as slow training
             self.pace.stand_still()
 
     def finish(self, phase: RunPhase, error: str | None) -> None:
@@ -70,12 +70,12 @@ class RunStatus:
         self._ended, self.phase, self._error = self._clock(), phase, error
 
     def go_back(self) -> None:
-        """Know nothing of how far the run is."""
+        """Forget the progress of the run."""
         self.progress = None
         self.pace.clear()
 
     def update(self, steps: StepCurves) -> RunUpdate:
-        """Return it for views, with the last of its `steps`."""
+        """Return the status for views, with the last of its `steps`."""
         progress, last, throughput = self.progress, steps.last, steps.throughput
         rows, bytes_read = self.reading.overall() if self.has_ended else self.reading.recent()
         return RunUpdate(

@@ -1,4 +1,4 @@
-"""The tables of the record of runs, and how a database of an older version becomes one of this."""
+"""Define the tables of the record of runs, and migrate databases of older versions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sqlite3
 
 SCHEMA_VERSION = 4
 
-# No "points" without their curve and no curve without its run: deleting a run deletes all three.
+# Foreign keys cascade: deleting a run deletes its curves and their points.
 _SCHEMA = """
 CREATE TABLE runs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -47,14 +47,14 @@ CREATE TABLE overviews (
 );
 """
 
-# Tags; and points are found by their step.
+# Tags, and an index of points by step.
 _FROM_1_TO_2 = """
 ALTER TABLE runs ADD COLUMN tags TEXT NOT NULL DEFAULT '[]';
 DROP INDEX points_of_curve;
 CREATE INDEX points_by_step ON points (curve, step);
 """
 
-# Hyperparameters, NULL for those that an older version has run; and every curve in short: a list of runs is not to look at each point.
+# Hyperparameters, NULL for runs of older versions; and a summary of each curve, so that a list of runs need not read all points.
 _FROM_2_TO_3 = """
 ALTER TABLE runs ADD COLUMN hyperparameters TEXT;
 ALTER TABLE curves ADD COLUMN last REAL;
@@ -66,7 +66,7 @@ UPDATE curves SET
     high = (SELECT max(value) FROM points WHERE points.curve = curves.curve AND abs(value) < 9e999);
 """
 
-# Overviews: of runs that older versions have recorded there are none.
+# Overviews; runs of older versions have none.
 _FROM_3_TO_4 = """
 CREATE TABLE overviews (
     curve INTEGER PRIMARY KEY REFERENCES curves ON DELETE CASCADE,
@@ -82,17 +82,17 @@ COLUMNS = {
     "curves": {"curve", "number", "name"},
     "points": {"curve", "step", "time", "value"},
 }
-"""What a database of any version has at least."""
+"""Columns that a database of any version has."""
 SINCE = {"overviews": (4, {"curve", "points"})}
-"""What databases have besides since a version."""
+"""Tables since a later version: the version, and their columns."""
 
 
 def create_schema(connection: sqlite3.Connection) -> None:
-    """Make the tables, or bring those of an older version up to date, in one transaction."""
+    """Create the tables or migrate those of an older version, in one transaction."""
     connection.execute("PRAGMA journal_mode = WAL")  # not possible inside a transaction
     connection.execute("BEGIN IMMEDIATE")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version < SCHEMA_VERSION:  # no other kernel was faster
+    if version < SCHEMA_VERSION:  # otherwise another kernel was faster
         statements = _SCHEMA if version == 0 else "".join((_FROM_1_TO_2, _FROM_2_TO_3, _FROM_3_TO_4)[version - 1 :])
         for statement in filter(str.strip, statements.split(";")):
             connection.execute(statement)

@@ -1,11 +1,10 @@
-"""The durable record of runs: one SQLite database for a folder of runs, one folder for each run.
+"""Write the durable record of runs: one SQLite database for a folder of runs, one folder for each run.
 
-What is written a thousand times (points) goes to the database, in one transaction a batch; what a person may want to
-read or copy (the cell, versions, arguments) goes to plain files in the run's own folder, beside its later checkpoints.
-The database is in WAL mode without a sync per commit: a crash of the kernel loses nothing, a crash of the machine may
-lose the last moments, and several kernels of one host may write to the same folder. Nothing is created until the first
-run is written, and every failure (a full disk, a read-only folder) is a :class:`~jupyter_dtrain.errors.StoreError`,
-which a run survives.
+Points, of which there are many, go to the database, in one transaction for each batch. What a person may want to read or copy (the cell,
+versions, arguments) goes to plain files in the run's own folder, where its checkpoints are too. The database is in WAL mode without a sync
+for each commit: a crash of the kernel loses nothing, a crash of the machine may lose the last moments, and several kernels of one host may
+write to the same folder. Nothing is created until the first run is written. Every failure (a full disk, a read-only folder) is a
+:class:`~jupyter_dtrain.errors.StoreError`, which a run survives.
 """
 
 from __future__ import annotations
@@ -30,13 +29,12 @@ from .run_reader import UNWRITTEN_ENDS, RunReader, row_of
 
 
 class RunStore(RunReader):
-    """Reads and writes the runs in one folder. Every method raises `StoreError` when it cannot, and changes nothing then.
+    """Read and write the runs in one folder. Every method raises a `StoreError` if it fails, and changes nothing then.
 
     Parameters
     ----------
     folder : Path, optional
-        By default ``dtrain-runs`` in the working directory, which is where the notebook is. Created, for its owner only,
-        with the first run.
+        By default ``dtrain-runs`` in the working directory, which is where the notebook is. Created with mode 0700, with the first run.
     """
 
     def create_run(
@@ -51,24 +49,26 @@ class RunStore(RunReader):
         functions: Mapping[str, str] | None = None,
         hyperparameters: Mapping[str, Value] | None = None,
     ) -> str:
-        """Record the start of a run that this process owns, of the text of a cell.
+        """Record the start of a run that this process owns.
 
         Parameters
         ----------
         name : str or None
-            What the user called it; by default ``run-1``, ``run-2``, ….
+            The user's name for it; by default ``run-1``, ``run-2``, ….
+        cell : str
+            The cell's text.
         world_size : int
             Number of ranks.
         arguments : dict
-            The options of the run, as JSON can say them.
+            Options of the run, as JSON values.
         environment : dict
-            Package versions, seeds and whatever else it takes to run it again.
+            Package versions, seeds and other facts that are needed to run it again.
         origin : CellOrigin, optional
             Where the cell is.
         functions : mapping of str to str, optional
-            The texts of functions and classes that it uses, by name.
+            Texts of the functions and classes that the cell uses, by name.
         hyperparameters : mapping, optional
-            Those that are known already.
+            Hyperparameters that are known already.
 
         Returns
         -------
@@ -111,7 +111,7 @@ class RunStore(RunReader):
             return folder.name
 
     def add_points(self, run_id: str, curves: Iterable[tuple[str, Curve]]) -> None:
-        """Append points to curves, each with its name: all of them or, if there is an error, none."""
+        """Append points to curves, each with its name; on an error, append none."""
         with self._database.transaction() as connection:
             number = self._number(connection, run_id)
             for name, points in curves:
@@ -122,7 +122,7 @@ class RunStore(RunReader):
                     connection.execute("UPDATE runs SET seen = max(seen, ?) WHERE number = ?", (points.time[-1], number))
 
     def cut_curves(self, run_id: str, step: int) -> dict[str, int]:
-        """Take back the points after `step`, but those of devices, which are about time; return how many each curve has lost."""
+        """Delete the points after `step`, except those of devices, which are over time; return their number for each curve."""
         with self._database.transaction() as connection:
             wanted = f"number = ? AND name NOT LIKE '{OF_DEVICES}%'"
             curves = connection.execute(f"SELECT curve, name FROM curves WHERE {wanted}", (self._number(connection, run_id),)).fetchall()
@@ -131,12 +131,12 @@ class RunStore(RunReader):
     def finish_run(self, run_id: str, phase: RunPhase, error: str | None = None) -> None:
         """Record that a run has ended as `phase`, one of `RUN_PHASES_ENDED`.
 
-        Where that cannot be written, this process knows it all the same, and writes it with the next end.
+        If that cannot be written, this process keeps it, and writes it with the next end.
         """
         if phase not in RUN_PHASES_ENDED:
             raise ValueError(f"a run does not end as {phase!r}")
         UNWRITTEN_ENDS[self.folder / run_id] = phase, error, time.time()
-        # A copy: other threads end their runs meanwhile.
+        # A copy, as other threads may end their runs meanwhile.
         ends = {folder: end for folder, end in UNWRITTEN_ENDS.copy().items() if folder.parent == self.folder}
         with self._database.transaction() as connection:
             self._number(connection, run_id)
@@ -146,17 +146,17 @@ class RunStore(RunReader):
             UNWRITTEN_ENDS.pop(folder, None)
 
     def keep_overviews(self, run_id: str, curves: Mapping[str, Curve]) -> None:
-        """Keep `curves`, thinned to what a view gets, by name: what is asked of them as a whole is then answered without their points."""
+        """Store overviews of `curves`, by name, so that views of complete curves need not read their points."""
         with self._database.transaction() as connection:
             write_overviews(connection, self._number(connection, run_id), curves)
 
     def reopen_run(self, run_id: str, world_size: int) -> None:
-        """Record that this process goes on with a run that has ended.
+        """Record that this process continues an ended run.
 
         Raises
         ------
         UsageError
-            Another process goes on with it already: of several that ask at the same moment, one gets it.
+            Another process continues it already. Of several that try at the same moment, one succeeds.
         """
         owner = Owner.this_process()
         with self._database.transaction() as connection:
@@ -171,25 +171,25 @@ class RunStore(RunReader):
             )
 
     def set_hyperparameters(self, run_id: str, values: Mapping[str, Value]) -> None:
-        """Give a run hyperparameters in the place of those that it has."""
+        """Replace a run's hyperparameters."""
         with self._database.transaction() as connection:
             update = "UPDATE runs SET hyperparameters = ? WHERE number = ?"
             connection.execute(update, (json.dumps(dict(values), allow_nan=False), self._number(connection, run_id)))
 
     def rename_run(self, run_id: str, name: str) -> None:
-        """Call a run `name`. Its id and its folder stay as they are."""
+        """Rename a run. Its id and its folder are unchanged."""
         if not name.strip():
             raise StoreError("A run needs a name.")
         with self._database.transaction() as connection:
             connection.execute("UPDATE runs SET name = ? WHERE number = ?", (name.strip(), self._number(connection, run_id)))
 
     def tag_run(self, run_id: str, tags: list[str]) -> None:
-        """Give a run `tags` in the place of those that it has."""
+        """Replace a run's tags."""
         with self._database.transaction() as connection:
             connection.execute("UPDATE runs SET tags = ? WHERE number = ?", (json.dumps(tags), self._number(connection, run_id)))
 
     def delete_run(self, run_id: str) -> None:
-        """Delete a run that has ended: its row, its points and its folder. Where a link has the folder's place, the link goes alone."""
+        """Delete the row, points and folder of an ended run. If a link is in the folder's place, only the link is deleted."""
         with self._database.transaction() as connection:
             record = self._record(row_of(connection, run_id))
             if record.phase not in RUN_PHASES_ENDED:

@@ -1,7 +1,7 @@
-"""Curves as a picture: what a saved notebook has of a run, readable where no script runs.
+"""Draw curves as a picture, which a saved notebook shows where no script runs.
 
-SVG in an ``<img>``, because that is small, needs no plotting library in the kernel, and is what GitHub, nbconvert and untrusted
-notebooks show alike. It cannot know the page's theme, so its greys and colours are those that can be read on white and on black.
+The picture is SVG in an ``<img>``: it is small, needs no plotting library in the kernel, and looks the same on GitHub, in nbconvert and in
+untrusted notebooks. It does not know the page's theme, so its colours are legible on white and on black.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class _Line(NamedTuple):
 
 
 def picture(curves: Iterable[Points], *, limit: int = MAX_CHARTS) -> str:
-    """Return an ``<img>`` of curves, those of one quantity in one chart and `limit` at most; empty where there is nothing to draw."""
+    """Return an ``<img>`` of at most `limit` charts, one for each quantity; empty if there is nothing to draw."""
     charts: dict[str, list[_Line]] = {}
     for curve in curves:
         if sum(value is not None for value in curve.value) > 1:
@@ -64,7 +64,7 @@ def _chart(lines: Sequence[_Line]) -> str:
         return _LEFT + (right - _LEFT) * (step - first) / max(1, last - first)
 
     def y(value: float) -> float:
-        # Halves first: the distance of two finite values need not be one.
+        # Halves, as the difference of two finite values may overflow.
         return bottom - (bottom - _TOP) * ((value / 2 - low / 2) / ((high / 2 - low / 2) or 1))
 
     parts, at = [], _LEFT
@@ -94,14 +94,14 @@ def _chart(lines: Sequence[_Line]) -> str:
 
 
 def _number(value: float) -> str:
-    """Return `value` to three digits, in so few characters that it has room beside the axis."""
+    """Return `value` to three digits, short enough for the space beside the axis."""
     text = f"{value:.3g}"
     mantissa, _, exponent = (text if len(text) <= 7 else f"{value:.2e}").partition("e")
     return f"{mantissa}e{int(exponent)}" if exponent else text
 
 
 def _split(name: str) -> tuple[str, str]:
-    """Return the quantity and the part of the data that the name of a curve says, as the sidebar's charts do."""
+    """Return the quantity and the data split in a curve's name, by the rules of the sidebar's charts."""
     found = _BEFORE.fullmatch(name) or _AFTER.fullmatch(name)
     if found is None:
         return name, "train"

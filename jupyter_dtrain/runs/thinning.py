@@ -1,4 +1,4 @@
-"""Which points of a long curve stay where it is thinned, by NumPy: a curve of 100,000 in a few milliseconds."""
+"""Select the points that a thinned curve keeps. NumPy does so in a few milliseconds for 100,000 points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def kept_positions(steps: Sequence[int] | NDArray[Any], values: Sequence[float] | NDArray[Any], num_stretches: int) -> list[int]:
-    """Return which points of a curve stay: its ends, its extremes, and those of each of `num_stretches`, at most two (`Curve.thinned`)."""
+    """Return the indices of the points to keep: ends, extremes, and at most two of each of `num_stretches` (`Curve.thinned`)."""
     step, value = _whole_numbers(steps), np.asarray(values, dtype=float)
     is_finite = np.isfinite(value)
     lows = np.where(is_finite, value, np.inf)
@@ -26,9 +26,9 @@ def kept_positions(steps: Sequence[int] | NDArray[Any], values: Sequence[float] 
 
 
 def _firsts(stretch: NDArray[Any], value: NDArray[Any]) -> NDArray[Any]:
-    """Return of each stretch the position of its smallest value, the first of equal ones. No value is nan."""
-    if (stretch[1:] < stretch[:-1]).any():  # which no run records: its points come in the order of their steps
-        order = np.lexsort((value, stretch))  # which is stable
+    """Return for each interval the position of its smallest value, the first of equal ones. No value is nan."""
+    if (stretch[1:] < stretch[:-1]).any():  # not in recorded runs, whose points are ordered by step
+        order = np.lexsort((value, stretch))  # a stable sort
         ordered = stretch[order]
         found: NDArray[Any] = order[np.concatenate([[True], ordered[1:] != ordered[:-1]])]
         return found
@@ -43,4 +43,4 @@ def _whole_numbers(steps: Sequence[int] | NDArray[Any]) -> NDArray[Any]:
     if isinstance(steps, np.ndarray):
         return steps
     is_small = min(steps) > -(1 << 62) and max(steps) < 1 << 62
-    return np.array(steps, dtype=np.int64 if is_small else object)  # whole numbers of any size, slowly
+    return np.array(steps, dtype=np.int64 if is_small else object)  # Python integers, slowly
