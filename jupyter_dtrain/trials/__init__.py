@@ -1,1 +1,1 @@
-"""A cell with each of several values of its names: many runs side by side, of which the best comes home."""
+"""Run a cell as parallel trials, one for each combination of values of ``--vary``; the notebook gets the results of the best."""

@@ -1,4 +1,4 @@
-"""Engines that take one trial after the other, beside other lanes that do the same."""
+"""Run trials one after the other on the engines of a lane, in parallel with other lanes."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .pruning import TrialWatch
 
 
 class Lane:
-    """A cluster of its own, so that what dies in one trial is no matter of another.
+    """A separate cluster, so that failures in one trial do not affect the others.
 
     Parameters
     ----------
     options : ClusterOptions
-        Its engines, and which part of the machine they have.
+        Its engines, and its part of the machine.
     store : RunStore
     on_news : callable
-        Called, on any thread, when its recorder has something new, or its engines have.
+        Called, on any thread, when its recorder or its engines have news.
     others : callable
-        Returns the folders of buffers of the other lanes: what lies there is not stored again.
+        Returns the blob folders of the other lanes, whose buffers need not be stored again.
 
     Attributes
     ----------
     recorder : RunRecorder, optional
-        Of its last run.
+        Recorder of its last run.
     on_begin : callable
-        Told of itself and of the recorder of each run.
+        Called with the lane and the recorder of each run that begins.
     """
 
     def __init__(
@@ -52,37 +52,37 @@ class Lane:
 
     @property
     def num_engines(self) -> int:
-        """How many it has."""
+        """Number of engines of the lane."""
         return self.options.num_engines or sum(host.num_engines or 0 for host in self.options.hosts)
 
     @property
     def has_lost_hosts(self) -> bool:
-        """Whether its last run has lost all hosts that it was on."""
+        """Whether its last run has lost all of its hosts."""
         hosts = {host.name for host in self.options.hosts}
         return bool(hosts) and hosts <= self.engines.lost_hosts
 
     @property
     def folder(self) -> Path | None:
-        """Where its buffers lie, if it has engines."""
+        """Folder of its buffers, ``None`` without engines."""
         cluster = self.engines.cluster
         return cluster.blob_dir if cluster is not None else None
 
     @property
     def failed(self) -> FailedRun | None:
-        """The last run, whose frames its engines keep, if its cell has failed."""
+        """The last run if its cell has failed; the engines keep its frames."""
         return self._runner.failed
 
     def forget(self) -> None:
-        """Look at no failed run any more: another cell begins."""
+        """Forget the failed run, as another cell begins."""
         self._runner.failed = None
 
     def run(self, work: Callable[[BlobStore], CellJob], output: Output, watch: TrialWatch | None = None) -> RunResult:
-        """Run a cell on its engines, see :meth:`Runner.run`; `watch` follows how well it does."""
+        """Run a cell on the lane's engines, see :meth:`Runner.run`; `watch` tells whether the trial is pruned."""
         self._watch = watch
         return self._runner.run(self.options, work, output=output)
 
     def stop(self) -> None:
-        """Ask the run to stop, if there is one. Any thread may call this."""
+        """Ask the current run to stop. Thread-safe."""
         self._runner.stop()
 
     def _begin(self, recorder: RunRecorder) -> None:

@@ -1,4 +1,4 @@
-"""From the expressions of ``--vary`` to values, and every combination of them as a trial."""
+"""Evaluate the expressions of ``--vary``, and make a trial of each combination of their values."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..errors import UsageError
 
 @dataclass(frozen=True)
 class Trial:
-    """The cell with one value for each name that varies.
+    """The cell with one value for each varied name.
 
     Attributes
     ----------
     number : int
-        From 1.
+        Number of the trial, from 1.
     values : mapping of str to object
-        By name.
+        Values by name.
     texts : tuple of (str, str)
-        The names, and how their values are shown.
+        Names and the texts of their values.
     """
 
     number: int
@@ -33,12 +33,12 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """What it is called: ``lr=0.1 width=64``."""
+        """The trial's label: ``lr=0.1 width=64``."""
         return " ".join(f"{name}={text}" for name, text in self.texts)
 
     @classmethod
     def of(cls, number: int, chosen: Mapping[str, tuple[str, Any]]) -> Trial:
-        """Return that of the values that were chosen, each with how it is shown."""
+        """Return a trial from the chosen values, each with its text."""
         return cls(
             number,
             values={name: value for name, (_, value) in chosen.items()},
@@ -47,11 +47,11 @@ class Trial:
 
 
 Axis = list[tuple[str, Any]]
-"""The values of a name that varies, each with how it is shown."""
+"""The values of a varied name, each with its text."""
 
 
 def trials_of(vary: Iterable[tuple[str, str]], namespace: dict[str, Any]) -> list[Trial]:
-    """Return a trial for each combination of values, the last name varying fastest; parameters and errors are those of `axes_of`."""
+    """Return a trial for each combination of values, the last name varying fastest; for parameters and errors, see `axes_of`."""
     axes = axes_of(vary, namespace)
     return [Trial.of(number, dict(zip(axes, chosen, strict=True))) for number, chosen in enumerate(itertools.product(*axes.values()), 1)]
 
@@ -62,14 +62,14 @@ def axes_of(vary: Iterable[tuple[str, str]], namespace: dict[str, Any]) -> dict[
     Parameters
     ----------
     vary : iterable of (str, str)
-        Names, each with an expression: values with commas between them, or something that has them: a list, a range, an array.
+        Names, each with an expression: values separated by commas, or a list, a range or an array of them.
     namespace : dict
-        What the expressions refer to. A single word that is no name there is a text.
+        Namespace of the expressions. A single word that is not a name there is a string.
 
     Raises
     ------
     UsageError
-        An expression cannot be evaluated, has no values, or a name comes twice.
+        An expression cannot be evaluated or has no values, or a name is repeated.
     """
     axes: dict[str, Axis] = {}
     for name, expression in vary:
@@ -79,13 +79,13 @@ def axes_of(vary: Iterable[tuple[str, str]], namespace: dict[str, Any]) -> dict[
 
 
 def check_new(name: str, axes: Container[str]) -> None:
-    """Raise a `UsageError` where a name varies already."""
+    """Raise a `UsageError` if a name varies already."""
     if name in axes:
         raise UsageError(f"--vary {name}: it is given twice; give all its values in one, as {name}=1,2,3.")
 
 
 def _values(name: str, expression: str, namespace: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the values of an expression, each with how it is shown."""
+    """Return the values of an expression, each with its text."""
     given = f"--vary {name}={expression}"
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
@@ -120,10 +120,10 @@ def _evaluated(part: ast.expr, given: str, namespace: dict[str, Any]) -> Any:
 
 
 def _items(value: Any) -> list[Any] | None:
-    """Return what is in a list, a range or an array; ``None``: it is a value by itself."""
+    """Return the items of a list, a range or an array; ``None`` for a single value."""
     if isinstance(value, list | tuple | range | set | frozenset):
         return list(value)
-    to_list = getattr(value, "tolist", None)  # of arrays and tensors: the cell is to have plain numbers
+    to_list = getattr(value, "tolist", None)  # of arrays and tensors: the cell gets plain numbers
     if callable(to_list) and getattr(value, "ndim", 0) == 1:
         return list(to_list())
     return None
@@ -142,7 +142,7 @@ def _text(value: Any) -> str:
 
 
 def _told_apart(values: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the values with texts that differ."""
+    """Return the values with unique texts."""
     counts = Counter(text for text, _ in values)
     met: Counter[str] = Counter()
     told = []
@@ -152,19 +152,19 @@ def _told_apart(values: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
     return told
 
 
-# What varies from trial to trial: a name of the notebook, or a part of what it names, as ``config.lr`` and ``config["lr"]``.
+# A target is what varies from trial to trial: a name of the notebook, or a part of its value, as ``config.lr`` and ``config["lr"]``.
 
 _MISSING: Any = object()
 _VALUE = "_jupyter_dtrain_value"
 
 
 def root_of(target: str) -> str:
-    """Return the name that `target` begins with."""
+    """Return the name at the start of `target`."""
     return target.partition(".")[0].partition("[")[0]
 
 
 def set_in(namespace: dict[str, Any], target: str, value: object) -> None:
-    """Let `target` be `value` in `namespace`; a `UsageError` where it cannot be set."""
+    """Set `target` to `value` in `namespace`; raise a `UsageError` if that fails."""
     if target == root_of(target):
         namespace[target] = value
         return
@@ -176,7 +176,7 @@ def set_in(namespace: dict[str, Any], target: str, value: object) -> None:
 
 @contextmanager
 def having(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[None]:
-    """Let targets have other values until the end of the ``with`` block."""
+    """Set targets to other values until the end of the ``with`` block."""
     before: dict[str, Any] = {}
     try:
         for target, value in values.items():
@@ -192,7 +192,7 @@ def having(namespace: dict[str, Any], values: Mapping[str, Any]) -> Iterator[Non
 
 
 def _value_of(target: str, namespace: dict[str, Any]) -> Any:
-    """Return what `target` is; only a name may be missing, as nobody knows how to take away what was set otherwise."""
+    """Return the value of `target`. Only a plain name may be missing, as an attribute or item that was set could not be removed again."""
     if target == root_of(target):
         return namespace.get(target, _MISSING)
     try:

@@ -1,4 +1,4 @@
-"""The lanes of a kernel, and what runs on them."""
+"""Keep the lanes of a kernel, and run trials on them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .side_by_side import SideBySide
 
 
 class LanePool:
-    """Runs one cell's trials at a time. Its lanes stay for the next cell with trials that fits them.
+    """Run the trials of one cell at a time. Lanes are kept for the next cell whose trials fit them.
 
     Parameters
     ----------
     store : RunStore
     on_begin : callable
-        Told of what views are to show of the trials of each cell.
+        Called with the view of each cell's trials.
     on_cluster : callable
-        Told of all engines of the lanes, on any thread.
+        Called, on any thread, with the state of all lanes' engines.
     on_news : callable
-        Called, on any thread, when there is something new of a trial.
+        Called, on any thread, when a trial has news.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class LanePool:
         on_tick: Callable[[TrialScheduler], None],
         pruning: Pruning | None = None,
     ) -> TrialScheduler:
-        """Run a cell's trials on lanes with the engines `wanted`, and return what has become of them: see :meth:`TrialScheduler.run`."""
+        """Run a cell's trials on lanes with the engines `wanted`, and return their scheduler: see :meth:`TrialScheduler.run`."""
         lanes = self._get(wanted)
         for lane in lanes:
             lane.forget()
@@ -83,7 +83,7 @@ class LanePool:
         return running
 
     def stop_trials(self) -> str | None:
-        """Ask all trials to stop, and return how they do; ``None``: there are none. Any thread may call this."""
+        """Ask all trials to stop, and return a message; ``None`` if no trials are running. Thread-safe."""
         if self._trials is None or self._shown is None:
             return None
         self._trials.stop()
@@ -91,7 +91,7 @@ class LanePool:
         return "Stopping all trials, each after its current step."
 
     def stop_trial(self, run_id: str | None) -> str:
-        """Ask one trial to stop, and return how it does; the others go on. A `UsageError`: it is not running. Any thread may call this."""
+        """Ask one trial to stop, and return a message; raise a `UsageError` if it is not running. Thread-safe."""
         for lane in self._lanes if self._trials is not None else ():
             recorder = lane.recorder
             if recorder is not None and not recorder.has_ended and recorder.run_update().run_id == run_id:
@@ -100,7 +100,7 @@ class LanePool:
         raise UsageError("That trial is not running.")
 
     def failed_run(self) -> FailedRun | None:
-        """Return the first of the trials that were the last on their engines and have failed: these keep the frames of no other."""
+        """Return the earliest failed trial whose frames engines still keep, which only the last trial of a lane can be."""
         failed: list[tuple[float, FailedRun]] = []
         for lane in self._lanes:
             if lane.failed is not None and lane.failed.has_failed and lane.recorder is not None:
@@ -110,12 +110,12 @@ class LanePool:
         return min(failed, key=lambda one: one[0])[1] if failed else None
 
     def check_none(self) -> None:
-        """Raise a `UsageError` if trials are running, which cannot do what single runs can."""
+        """Raise a `UsageError` if trials are running, as they do not support what single runs do."""
         if self._trials is not None:
             raise UsageError("Trials can't be paused. Stop ends all of them.")
 
     def stop(self) -> bool:
-        """Stop the engines of all lanes; return whether there were any."""
+        """Stop the engines of all lanes; return whether there were any lanes."""
         lanes, self._lanes = self._lanes, []
         threads = [threading.Thread(target=lane.engines.stop) for lane in lanes]
         for thread in threads:
@@ -127,18 +127,18 @@ class LanePool:
         return bool(lanes)
 
     def _get(self, wanted: list[ClusterOptions]) -> list[Lane]:
-        """Return a lane for each of `wanted`: those that there are, or new ones in their place."""
+        """Return a lane for each of `wanted`: the existing lanes if they fit, else new ones."""
         if [lane.options for lane in self._lanes] != wanted:
             self.stop()
             self._lanes = [Lane(options, self._store, on_news=self._note, others=self._folders_but(options)) for options in wanted]
         return list(self._lanes)
 
     def _folders_but(self, options: ClusterOptions) -> Callable[[], list[Path]]:
-        """Return what tells where a lane finds what others have stored: which of them is first, nobody knows before."""
+        """Return a function that returns the blob folders of the other lanes; they are known only once these have engines."""
         return lambda: [lane.folder for lane in self._lanes if lane.options != options and lane.folder is not None]
 
     def _note(self) -> None:
-        with self._telling:  # many threads: what is older is not to be told after what is newer
+        with self._telling:  # many threads: an older state must not be reported after a newer one
             if lanes := self._lanes:
                 self._tell(_all_engines(lanes))
         self._on_news()
@@ -151,19 +151,19 @@ class LanePool:
 
 
 def lanes_for(options: RunOptions, num_trials: int) -> list[ClusterOptions]:
-    """Return the engines of each lane: as many lanes as there are engines for, and no more than trials.
+    """Return the cluster options of each lane: as many lanes as there are engines for, and at most one per trial.
 
     Raises
     ------
     UsageError
-        There are too few engines for a single trial, or not the devices that are asked for.
+        There are too few engines for a single trial, or the requested devices do not exist.
     """
     launcher = find_launcher(options.cluster.launcher)
     return launcher.lanes(options.cluster, engines_per_lane=options.engines_per_trial, at_most=num_trials)
 
 
 def _all_engines(lanes: Sequence[Lane]) -> ClusterUpdate:
-    """Return the engines of all lanes as those of one cluster."""
+    """Return the engines of all lanes as those of a single cluster."""
     updates = [lane.engines.update for lane in lanes]
     engines = [engine for update in updates for engine in update.engines]
     phases = [update.phase for update in updates]

@@ -1,9 +1,9 @@
-"""When a poor trial of a search is stopped: asynchronous successive halving in an order that does not depend on time.
+"""Stop poor trials of a search early: asynchronous successive halving, made independent of timing.
 
-A trial is compared at a rung with the trials that were there before it. Were that the clock's *before*, which trials are stopped would
-change with the number of engines and the load of the machine. So it is the order in which trials begin: what is decided is what would be
-if one ran after the other. A trial that gets to a rung earlier than one that began before it trains on meanwhile, and what it has trained
-beyond the rung that it is stopped at is taken back. That costs some steps where trials are unequally fast, and makes a search repeatable.
+A trial is compared at a rung with the trials that were there before it. If *before* meant time, the decisions would depend on the number of
+engines and the load of the machine. So *before* means the order in which trials began, as if they ran one after the other. A trial that
+reaches a rung earlier than one that began before it trains on until the decision, and what it has trained beyond the rung is discarded.
+That costs some steps if trials differ in speed, and makes a search reproducible.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from .grid import Trial
 LOOK = timedelta(milliseconds=100)
 
 IsPoor = Callable[[int, int, float], bool]
-"""Says of a trial's number, how many values it has, and the last of them, whether it is to end: see :meth:`.study.Study.is_poor`."""
+"""Takes a trial's number, the number of its values, and the last value; returns whether to stop it: :meth:`.study.Study.is_poor`."""
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What a trial has come to that was stopped early: after `step` steps, by its `value` there."""
+    """Where a trial was stopped early: after `step` steps, with its `value` there."""
 
     step: int
     value: float
@@ -33,59 +33,59 @@ class Pruned:
 
 @dataclass
 class _Progress:
-    """How far a trial is."""
+    """Progress of a trial."""
 
-    values: dict[int, Pruned] = field(default_factory=dict)  # by the number of the rung
-    decided: int = 0  # rungs
+    values: dict[int, Pruned] = field(default_factory=dict)  # by rung
+    decided: int = 0  # number of decided rungs
     pruned: Pruned | None = None
     over: bool = False
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will be decided."""
+        """Whether no more rungs will be decided."""
         return self.pruned is not None or (self.over and self.decided not in self.values)
 
 
 class Pruning:
-    """Decides which trials of a search are stopped early. Any thread may use it.
+    """Decide which trials of a search are stopped early. Thread-safe.
 
     Parameters
     ----------
     search : Search
     is_poor : callable
-        Asked for one trial and rung after the other.
+        Called for one trial and rung after the other.
 
     Attributes
     ----------
     on_pruned : callable
-        Called, on any thread, when trials are to be stopped: :meth:`take` says which.
+        Called, on any thread, when trials are to be stopped, which :meth:`take` returns.
     most_values : int
-        How many values of the metric a trial has had at most.
+        Largest number of values of the metric that a trial has reported.
     """
 
     def __init__(self, search: Search, is_poor: IsPoor) -> None:
         self._search, self._is_poor = search, is_poor
         self.on_pruned: Callable[[], None] = lambda: None
         self._changed = threading.Condition()
-        self._trials: dict[int, _Progress] = {}  # by the trials' numbers, in the order in which they began
+        self._trials: dict[int, _Progress] = {}  # by trial number, in the order in which they began
         self._fresh: list[int] = []
-        self._rungs: dict[int, int] = {}  # by how many values a trial has there
+        self._rungs: dict[int, int] = {}  # by the number of values at the rung
         self._next = search.min_resource
         self.most_values = 0
 
     def start(self, trial: Trial) -> None:
-        """Say that a trial begins: it is compared with those that have begun."""
+        """Add a trial that begins. It is compared with those that have begun before."""
         with self._changed:
             self._trials[trial.number] = _Progress()
 
     def withdraw(self, trial: Trial) -> None:
-        """Say that a trial has not begun after all, and will begin later."""
+        """Remove a trial that did not begin after all, and will begin later."""
         with self._changed:
             del self._trials[trial.number]
             self._decide()
 
     def report(self, trial: Trial, first: int, points: Sequence[Point]) -> None:
-        """Take points of a trial's metric, each a step, a time and a value; `first` is the number of the first of them, from 1."""
+        """Add points of a trial's metric: step, time and value; `first` is the number of the first point, from 1."""
         with self._changed:
             progress = self._trials[trial.number]
             for number, (step, _, value) in enumerate(points, first):
@@ -95,20 +95,20 @@ class Pruning:
             self._decide()
 
     def take(self) -> list[int]:
-        """Return the numbers of the trials that are to be stopped since the last call."""
+        """Return the numbers of the trials to stop since the last call."""
         with self._changed:
             fresh, self._fresh = self._fresh, []
             return fresh
 
     def pruned(self, trial: Trial) -> Pruned | None:
-        """Return where a trial is stopped early, ``None``: it has not been so far."""
+        """Return where a trial was stopped early, ``None`` if it was not."""
         with self._changed:
             return self._trials[trial.number].pruned if trial.number in self._trials else None
 
     def finish(self, trial: Trial, *, unless: Callable[[], bool]) -> Pruned | None:
-        """Say that a trial has ended, and return where it counts as stopped early.
+        """Mark a trial as ended, and return where it counts as stopped early.
 
-        Waits for the trials before it, as long as one of these may decide it, `unless` nobody wants to know any more.
+        Wait while earlier trials may still change that, until `unless` returns true.
         """
         with self._changed:
             progress = self._trials[trial.number]
@@ -119,16 +119,16 @@ class Pruning:
             return progress.pruned
 
     def _rung(self, number: int) -> int | None:
-        """Return the rung that a trial is at with so many values."""
+        """Return the rung of a trial with so many values, ``None`` between rungs."""
         while self._next <= number:
             self._rungs[self._next] = len(self._rungs)
             self._next *= self._search.reduction_factor
         return self._rungs.get(number)
 
     def _decide(self) -> None:
-        """Decide all that can be: a trial's rung once every trial before it is past that rung."""
+        """Make all possible decisions: a trial's rung is decided once every earlier trial has passed that rung."""
         sizes = {rung: size for size, rung in self._rungs.items()}
-        past: float = float("inf")  # every trial so far has decided the rungs below
+        past: float = float("inf")  # all trials so far have decided the rungs below this one
         any_pruned = False
         for number, progress in self._trials.items():
             while not progress.settled and progress.decided < past and (reached := progress.values.get(progress.decided)) is not None:
@@ -145,17 +145,17 @@ class Pruning:
 
 
 class TrialWatch:
-    """Follows one trial for the rest.
+    """Connect one trial with the pruning.
 
     Parameters
     ----------
     pruning : Pruning
     trial : Trial
-        One that has begun.
+        A trial that begins now.
     curve : str
-        What the curve of the metric is called.
+        Name of the metric's curve.
     unless : callable
-        Returns whether nobody wants to know any more how it counts.
+        Returns whether to stop waiting for decisions.
     """
 
     def __init__(self, pruning: Pruning, trial: Trial, *, curve: str, unless: Callable[[], bool]) -> None:
@@ -163,11 +163,11 @@ class TrialWatch:
         pruning.start(trial)
 
     def logged(self, name: str, first: int, points: Sequence[Point]) -> None:
-        """Take points that the trial has logged: see :attr:`.RunRecorder.on_logged`."""
+        """Report points that the trial has logged: see :attr:`.RunRecorder.on_logged`."""
         if name == self._curve:
             self._pruning.report(self._trial, first, points)
 
     def pruned_at(self) -> int | None:
-        """Return the step at which the trial, which has ended, counts as stopped early: see :meth:`Pruning.finish`."""
+        """Return the step at which the ended trial counts as stopped early: see :meth:`Pruning.finish`."""
         found = self._pruning.finish(self._trial, unless=self._unless)
         return None if found is None else found.step

@@ -1,7 +1,7 @@
-"""A cell's trials: the engines of each lane take the next one when they are through with one, until there are no more.
+"""Schedule a cell's trials: each lane takes the next trial when it has finished one, until none are left.
 
-Each trial is a run of its own, with a record, checkpoints, and engines that are replaced when they die. The thread that runs the notebook's
-cells packs the notebook's values for each and shows what all of them print; a thread for each trial looks after its engines.
+Each trial is a run with its own record, checkpoints, and engines that are replaced when they die. The thread that runs the notebook's cells
+packs the notebook's values for each trial and shows the output of all; a thread for each trial supervises its engines.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from .tried import TrialOutput, Tried
 TICK = timedelta(milliseconds=100)
 
 OfTrial = Callable[[BlobStore], CellJob]
-"""Stores the values of a trial, and returns what its engines are to do."""
+"""Stores the values of a trial, and returns its job."""
 Prepare = Callable[[Trial], tuple[OfTrial, Sequence[object]]]
-"""Returns that of a trial, and the notebook's objects that go along."""
+"""Returns the `OfTrial` of a trial, and the notebook's objects that are sent with it."""
 
 
 class GivenUp(DtrainError):
-    """The trials were stopped before this one had begun."""
+    """The trials were stopped before this one began."""
 
 
 class TrialScheduler:
-    """Runs trials on lanes.
+    """Run trials on lanes.
 
     Parameters
     ----------
     trials : sequence of Trial
     lanes : sequence of Lane
     metric : Metric, optional
-        By which one is better than another.
+        Metric by which trials are compared.
     output : Output
-        Of the cell; shown on the thread that calls :meth:`run`.
+        Output of the cell; written to on the thread that calls :meth:`run`.
     pruning : Pruning, optional
         Decides which trials are stopped early.
 
@@ -57,7 +57,7 @@ class TrialScheduler:
     tried : list of Tried
         In the order of the trials.
     best : Tried, optional
-        The best of those that have come to a value.
+        The best of the trials with a value.
     interrupted : bool
         Whether there was a keyboard interrupt.
     """
@@ -74,14 +74,14 @@ class TrialScheduler:
         self._pruning = pruning
         if pruning is not None:
             pruning.on_pruned = self._inbox.wake
-        self._storing = threading.Lock()  # what one lane has stored, the next finds there
+        self._storing = threading.Lock()  # serializes storing: what one lane has stored, the next one links
         self._stopping = self._told_missing = False
         self._waiting = deque(self.tried)
         self._going: dict[Lane, Tried] = {}
         self._out_of_use: set[Lane] = set()
 
     def stop(self) -> None:
-        """Ask those that are running to stop, and begin no more. Any thread may call this."""
+        """Ask running trials to stop, and begin no more. Thread-safe."""
         self._stopping = True
         self._inbox.wake()
 
@@ -91,14 +91,14 @@ class TrialScheduler:
         Parameters
         ----------
         prepare : callable
-            Called in this thread for each trial when it begins.
+            Called on this thread for each trial when it begins.
         on_tick : callable
-            Called some ten times a second.
+            Called about ten times a second.
         """
         with Interrupts(wake=self._inbox.wake) as interrupts:
             try:
                 self._run(prepare, interrupts, on_tick)
-            finally:  # nothing is left running after an error of our own
+            finally:  # after an internal error, no trial is left running
                 self._stopping = True
                 while self._going:
                     self._stop_going()
@@ -138,7 +138,7 @@ class TrialScheduler:
                 lane.stop()
 
     def _watch(self, trial: Trial) -> TrialWatch | None:
-        """Return what follows a trial that begins now, if trials are stopped early."""
+        """Return the watch of a trial that begins now, ``None`` without pruning."""
         if self._pruning is None or self._metric is None:
             return None
         return TrialWatch(self._pruning, trial, curve=logged_as(self._metric.name, MEASURED), unless=lambda: self._stopping)
@@ -172,7 +172,7 @@ class TrialScheduler:
         del self._going[lane]
         self._lines.flush(tried.trial.label)
         lost = error or (result.lost if result is not None else None)
-        # Engines that do not come up for one trial do not for the next.
+        # Engines that fail to start for one trial would fail for the next.
         if isinstance(lost, ClusterError) and (tried.run is None or lane.has_lost_hosts):
             self._out_of_use.add(lane)
             if self._going or self._free_lanes():
@@ -187,14 +187,14 @@ class TrialScheduler:
             return
         tried.result, tried.error = result, error
         if self._pruning is not None:
-            tried.pruned = self._pruning.finish(tried.trial, unless=lambda: True)  # it may have ended before anybody asked
+            tried.pruned = self._pruning.finish(tried.trial, unless=lambda: True)  # it may have ended before `pruned_at` was called
             self._tell_missing(tried)
         if not tried.failed:
             tried.value = self._value(lane) if tried.pruned is None else tried.pruned.value
         self._retain_if_best(tried)
 
     def _requeue(self, tried: Tried) -> None:
-        """Let a trial be the next."""
+        """Put a trial at the front of the queue."""
         tried.detail, tried.run, tried.tracked = "queued", None, ()
         tried.written.clear()
         if self._pruning is not None:
@@ -202,7 +202,7 @@ class TrialScheduler:
         self._waiting.appendleft(tried)
 
     def _tell_missing(self, tried: Tried) -> None:
-        """Say at the end of the first trial that the metric is missing, and not after all of them."""
+        """Tell the user after the first trial, not after all, that the metric is missing."""
         if (
             self._metric is None
             or self._pruning is None
@@ -219,14 +219,14 @@ class TrialScheduler:
         )
 
     def _value(self, lane: Lane) -> float | None:
-        """Return what the run that has just ended there has come to: what its cell has logged last, or set its variable to."""
+        """Return the metric of the lane's last run: the last value that its cell has logged or assigned to a variable."""
         if self._metric is None or lane.recorder is None:
             return None
         values = map(lane.recorder.last_value, (logged_as(self._metric.name, MEASURED), self._metric.name))
         return next((value for value in values if value is not None), None)
 
     def _retain_if_best(self, tried: Tried) -> None:
-        """Keep what a trial has made if it is the best so far, and let go of that of any other."""
+        """Keep the results of a trial if it is the best so far, and release those of any other."""
         other: Tried | None = tried
         if tried.value is not None and tried.pruned is None and (self.best is None or self._is_better(tried, self.best)):
             before, self.best = self.best, tried
@@ -236,7 +236,7 @@ class TrialScheduler:
             other.written.clear()
 
     def _is_better(self, tried: Tried, than: Tried) -> bool:
-        """Return whether `tried` is better; of equals the one that comes first, whichever has ended first."""
+        """Return whether `tried` is better. Of equal trials, the one with the smaller number is, whichever has ended first."""
         assert self._metric is not None
         assert tried.value is not None
         assert than.value is not None

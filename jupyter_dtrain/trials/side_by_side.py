@@ -1,4 +1,4 @@
-"""Trials as the sidebar sees them: all engines, the curves of all trials, and one of the runs in full."""
+"""Show trials in the sidebar: all engines, the curves of all trials, and one of the runs in full."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _Kind = TypeVar("_Kind", bound=Message)
 
 
 class SideBySide:
-    """Has of the runs of all lanes what views want of one. Any thread may use it.
+    """Merge the recorders of all lanes' runs into one for views. Thread-safe.
 
-    The ranks of the second lane are numbered behind those of the first. The run that is shown is one that is going on, where one is.
+    Ranks of the second lane are numbered after those of the first. The displayed run is a running one if there is any.
 
     Parameters
     ----------
     lanes : sequence of Lane
     total : int
-        How many trials there are, begun or not.
+        Number of trials, begun or not.
     """
 
     def __init__(self, lanes: Sequence[Lane], total: int) -> None:
@@ -32,9 +32,9 @@ class SideBySide:
         self._lock = threading.Lock()
         self._begun: list[tuple[RunRecorder, Lane]] = []
         self._num_told = 0
-        self._over: set[RunRecorder] = set()  # of which nothing new comes any more
+        self._over: set[RunRecorder] = set()  # fully drained
         self._shown: RunRecorder | None = None
-        self._told_of: RunRecorder | None = None  # as the one that is shown
+        self._told_of: RunRecorder | None = None  # the displayed run that views know of
         self._stopping = False
         self._over_all = False
         self._told_phases: list[str] = []
@@ -50,20 +50,20 @@ class SideBySide:
         self._stopping = True
 
     def finish(self) -> None:
-        """Show from now on that no trial runs any more and none will."""
+        """Show from now on that all trials are over."""
         self._over_all = True
 
     def show(self, run: ViewedRun) -> None:
-        """Show this one of the runs from now on: all have ended."""
+        """Display `run` from now on, after all have ended."""
         with self._lock:
             self._shown = next((recorder for recorder, _ in self._begun if recorder is run), self._shown)
 
     def run_update(self) -> RunUpdate | None:
-        """Return the run that is shown, as it is now; ``None`` before the first has begun."""
+        """Return the current state of the displayed run; ``None`` before the first has begun."""
         return None if self._shown is None else self._told(self._shown.run_update())
 
     def trials(self) -> TrialRuns:
-        """Return the trials that have begun, as far as :meth:`drain` has told them."""
+        """Return the trials that have begun, as of the last :meth:`drain`."""
         with self._lock:
             return TrialRuns(runs=self._trials()[: self._num_told], total=self._total, over=self._over_all)
 
@@ -77,11 +77,11 @@ class SideBySide:
         return [self._of_lane(use, lane) for lane in self._lanes if lane.recorder is not None for use in lane.recorder.devices()]
 
     def times(self) -> list[TimeSplit]:
-        """Return where the time of each rank of every lane has gone in its last run."""
+        """Return the time splits of all lanes' ranks in their last runs."""
         return [self._of_lane(split, lane) for lane in self._lanes if lane.recorder is not None for split in lane.recorder.times()]
 
     def notices(self) -> list[Notice]:
-        """Return the notices of the run that is shown."""
+        """Return the notices of the displayed run."""
         return [] if self._shown is None else self._shown.notices()
 
     def drain(self) -> list[Message]:
@@ -123,7 +123,7 @@ class SideBySide:
         ]
 
     def _choose(self) -> None:
-        """Show another run if the one that was shown has ended and one is going on."""
+        """Display another run if the displayed one has ended and another is running."""
         if self._shown is None or self._shown.has_ended:
             going = (recorder for recorder, _ in self._begun if not recorder.has_ended)
             self._shown = next(going, self._shown or (self._begun[0][0] if self._begun else None))

@@ -1,7 +1,7 @@
-"""Optuna's samplers and pruners behind what the trials of a cell need of them.
+"""Wrap Optuna's samplers and pruners for trials of a cell.
 
-All trials are drawn before the first begins, so which there are depends on the seed alone, and not on how those before have done. A sampler
-that learns from them (TPE) would choose others with every number of engines.
+All trials are sampled before the first begins, so they depend on the seed alone, and not on the results of earlier trials. A sampler that
+learns from results (TPE) would choose other trials for each number of engines.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     import optuna
 
 ATTEMPTS = 20
-"""Draws for each trial that is wanted, until it is taken that there are no others."""
+"""Draws for each wanted trial before it is assumed that no other combinations exist."""
 MOST_LISTED = 1000
-"""Numbers of a range that is drawn from as a list is: each combination of lists is drawn once."""
+"""Maximum numbers of a range that is sampled as a list. Each combination of lists is sampled once."""
 
 
 class Study:
-    """The trials of a search, and which of them are poor.
+    """Trials of a search, and the decision which are poor.
 
     Parameters
     ----------
@@ -34,19 +34,19 @@ class Study:
     vary : iterable of (str, str)
         Names, each with a range or an expression, as in :func:`.grid.axes_of`.
     namespace : dict
-        What expressions refer to.
+        Namespace of the expressions.
     metric : Metric, optional
-        By which one trial is better than another.
+        Metric by which trials are compared.
 
     Attributes
     ----------
     trials : list of Trial
-        Each combination of values once; fewer than the search wants where there are no more.
+        Each combination of values once; fewer than requested if there are no more combinations.
 
     Raises
     ------
     UsageError
-        Optuna is missing, or values cannot be made out.
+        Optuna is missing, or values cannot be evaluated.
     """
 
     def __init__(self, search: Search, vary: Iterable[tuple[str, str]], namespace: dict[str, Any], metric: Metric | None) -> None:
@@ -71,9 +71,9 @@ class Study:
         self.trials = [Trial.of(number, chosen) for number, (_, chosen) in enumerate(found, 1)]
 
     def is_poor(self, number: int, resource: int, value: float) -> bool:
-        """Return whether trial `number` is to end, whose metric is `value` at the end of so much training.
+        """Return whether to stop trial `number`, whose metric is `value` after `resource` reported values.
 
-        It is compared with the trials of which this was asked before at the same `resource`.
+        It is compared with the trials for which this was called before with the same `resource`.
         """
         trial = self._asked[number - 1]
         trial.report(value, resource)
@@ -81,7 +81,7 @@ class Study:
         return poor
 
     def _drawn(self, wanted: int, most: int | None) -> list[tuple[optuna.trial.Trial, dict[str, tuple[str, Any]]]]:
-        """Return so many trials that differ, or as many as there are, each with its values and how these are shown."""
+        """Return `wanted` distinct trials, or as many as exist, each with its values and their texts."""
         space = {name: _distribution(axis) for name, axis in self._axes.items()}
         found: dict[tuple[str, ...], tuple[optuna.trial.Trial, dict[str, tuple[str, Any]]]] = {}
         for _ in range(ATTEMPTS * wanted if most is None else min(wanted, most)):
@@ -110,14 +110,14 @@ def _distribution(axis: Axis | Range) -> optuna.distributions.BaseDistribution:
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if not isinstance(axis, Range):
-        return CategoricalDistribution(range(len(axis)))  # their places: the values may be any objects
+        return CategoricalDistribution(range(len(axis)))  # indices, as the values may be any objects
     if axis.is_whole:
         return IntDistribution(int(axis.low), int(axis.high), log=axis.is_log, step=int(axis.step or 1))
     return FloatDistribution(axis.low, axis.high, log=axis.is_log, step=axis.step)
 
 
 def _chosen(axis: Axis | Range, drawn: Any) -> tuple[str, Any]:
-    """Return the value that was drawn, with how it is shown."""
+    """Return the sampled value with its text."""
     if not isinstance(axis, Range):
         place: int = drawn
         return axis[place]
@@ -127,7 +127,7 @@ def _chosen(axis: Axis | Range, drawn: Any) -> tuple[str, Any]:
 
 @contextmanager
 def _quiet(library: Any) -> Iterator[None]:
-    """Let Optuna say nothing of a study that is none of the user's."""
+    """Suppress Optuna's log messages about a study that the user did not create."""
     before = library.logging.get_verbosity()
     library.logging.set_verbosity(library.logging.WARNING)
     try:

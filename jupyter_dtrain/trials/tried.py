@@ -1,4 +1,4 @@
-"""A trial that was tried: what has become of it, and how what it shows gets into the cell of all."""
+"""Hold the state and results of a trial, and route its output to the cell."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .pruning import Pruned
 
 @dataclass
 class Tried:
-    """A trial and what has become of it.
+    """State and results of a trial.
 
     Attributes
     ----------
     run : ViewedRun, optional
-        Once it has begun.
+        Its run, once it has begun.
     detail : str
-        What it waits for before.
+        What it waits for before that.
     value : float, optional
-        What it has come to, by the metric.
+        Its value of the metric.
     result : RunResult, optional
-        How it ended. What it has made is kept of the best alone.
+        How it ended. Only the best trial keeps its returned values.
     tracked : list of object
-        The notebook's objects that went along.
+        The notebook's objects that were sent with it.
     error : Exception, optional
         Why it could not be run.
     pruned : Pruned, optional
         Where a search has stopped it.
     written : list of dict
-        What it has written to open files of the notebook, which get that of the best alone.
+        What it has written to open files of the notebook, which get only that of the best trial.
     """
 
     trial: Trial
@@ -50,7 +50,7 @@ class Tried:
 
     @property
     def stopped(self) -> bool:
-        """Whether somebody has stopped it before its end."""
+        """Whether the user has stopped it before its end."""
         first = self.result.first if self.result is not None else None
         return self.pruned is None and first is not None and first.stopped
 
@@ -66,35 +66,35 @@ class Tried:
 
 
 class TrialOutput:
-    """What one trial shows, in the cell of all."""
+    """Output of one trial, in the cell of all trials."""
 
     def __init__(self, tried: Tried, inbox: Inbox, output: Output, lines: RankLines) -> None:
         self._tried, self._inbox, self._output, self._lines = tried, inbox, output, lines
 
     def stream(self, name: str, text: str) -> None:
-        """Show text, with the trial's label."""
+        """Show text with the trial's label."""
         self._inbox.leave(lambda: self._lines.stream(self._tried.trial.label, name, text))
 
     def display(self, content: dict[str, Any], *, update: bool) -> None:
-        """Show something else; what was written to open files is kept with the trial."""
+        """Show a display message; writes to open files are kept with the trial."""
         if WRITTEN in content["data"]:
             self._inbox.leave(lambda: self._tried.written.append(content))
             return
         if not update and "text/plain" in content["data"]:
-            self.stream("stdout", "\n")  # whose it is
+            self.stream("stdout", "\n")  # prefixes the display with the trial's label
         self._inbox.leave(lambda: self._output.display(content, update=update))
 
     def clear(self, *, wait: bool) -> None:
-        """Leave what others have shown."""
+        """Do nothing, as other trials share the output."""
 
     def progress(self, text: str) -> None:
-        """Say what the trial waits for."""
+        """Note what the trial waits for."""
         self._tried.detail = text
 
     def say(self, text: str) -> None:
-        """Say something to the user, with the trial's label."""
+        """Show a message with the trial's label."""
         self._inbox.leave(lambda: self._output.say(f"[{self._tried.trial.label}] {text}"))
 
     def show_run(self, run: ViewedRun) -> None:
-        """Let the trial have its run."""
+        """Store the trial's run."""
         self._tried.run = run
