@@ -1,1 +1,1 @@
-"""What is asked of the operating system."""
+"""Interfaces to the operating system, the interpreter and installed packages."""

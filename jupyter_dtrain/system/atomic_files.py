@@ -1,4 +1,4 @@
-"""Files and folders that are there as a whole or not at all."""
+"""Write files and folders atomically: they are complete or absent."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# A file whose memory is written over, because nobody has it any more: new memory for one takes Linux several times as long as the copy.
+# Reusing an unused file: Linux takes several times as long to allocate its pages as to copy into them.
 
 
 def open_unused(file: Path) -> int | None:
-    """Return a descriptor to write over `file` by, if no process has it open or mapped, this one neither, and it has no other name.
+    """Return a descriptor for overwriting `file`, if no process, including this one, has it open or mapped and it has no other name.
 
-    That is what Linux grants a lease for (``F_SETLEASE`` in :manpage:`fcntl(2)`), which is given back at once: call this when no
-    other process knows the file's name. ``None`` also where a system or a file system knows of no leases.
+    Linux grants a lease (``F_SETLEASE`` in :manpage:`fcntl(2)`) under just these conditions; the lease is released at once. Call this when
+    no other process knows the file's name. ``None`` also where the system or the file system has no leases.
     """
     if sys.platform != "linux":
         return None
@@ -29,7 +29,8 @@ def open_unused(file: Path) -> int | None:
         return None
     try:
         is_unused = os.fstat(descriptor).st_nlink == 1
-        # Should somebody open it just now all the same, a signal says so: one that is not heeded, as the usual one ends the process.
+        # If another process opens the file just now, a signal is sent. SIGURG is ignored by default; the default SIGIO would end the
+        # process.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
@@ -41,8 +42,8 @@ def open_unused(file: Path) -> int | None:
     return descriptor
 
 
-BLOCK = 1 << 25  # bytes that are written at a time
-UNFINISHED = ".part-"  # begins the names of what is being written
+BLOCK = 1 << 25  # bytes of one write
+UNFINISHED = ".part-"  # prefix of the names of unfinished files
 
 
 def write_whole(
@@ -53,14 +54,14 @@ def write_whole(
     on_written: Callable[[int], None] = lambda _: None,
     over: Path | None = None,
 ) -> None:
-    """Write a file of mode 0600 so that it is there as a whole or not at all, with `durable` also after a crash of the machine.
+    """Write a file of mode 0600 atomically, with `durable` also in case of a crash of the machine.
 
     Parameters
     ----------
     on_written : callable
-        Given the number of bytes of each block that was written.
+        Called with the number of bytes of each block that was written.
     over : Path, optional
-        A file in the same folder that is not needed any more; its memory is used if nobody has it.
+        An obsolete file in the same folder; its pages are reused if no process has it open.
     """
     handle, name = _unfinished(path.parent, over)
     try:
@@ -78,7 +79,7 @@ def write_whole(
 
 
 def _unfinished(folder: Path, over: Path | None) -> tuple[int, str]:
-    """Return a descriptor and the name of a file to write into: `over`, or a new one if somebody has that."""
+    """Return a descriptor and the name of a file to write into: `over` if it is unused, else a new one."""
     handle, name = tempfile.mkstemp(dir=folder, prefix=UNFINISHED)
     with suppress(FileNotFoundError):
         if over is not None:
@@ -93,7 +94,7 @@ def _unfinished(folder: Path, over: Path | None) -> tuple[int, str]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the names in a folder outlive a crash of the machine."""
+    """Sync a folder's names to disk, so that they survive a crash of the machine."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -103,7 +104,7 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def alone_in(folder: Path, *, wait: bool = True) -> Iterator[bool]:
-    """Let nobody else be in `folder` who asks in this way, of this process or another; says whether that is so where it does not `wait`."""
+    """Lock `folder` against other callers, in any process; yield whether it is locked, which may be false only without `wait`."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:
@@ -118,12 +119,12 @@ def alone_in(folder: Path, *, wait: bool = True) -> Iterator[bool]:
 
 @contextmanager
 def folder_made_whole(folder: Path) -> Iterator[Path]:
-    """Give a folder to write into, which takes the place of `folder` at the end of the ``with`` block; after an error all is as it was."""
+    """Yield a folder to write into, which replaces `folder` at the end of the ``with`` block; after an error, `folder` is unchanged."""
     aside, before = (Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=folder.parent)) for _ in range(2))
     try:
         yield aside
-        with suppress(FileNotFoundError):  # there is none yet
-            folder.rename(before)  # removing it takes time, and a process that dies meanwhile would leave neither
+        with suppress(FileNotFoundError):  # `folder` does not exist yet
+            folder.rename(before)  # renamed, as a process that died while deleting it would leave neither
         aside.rename(folder)
         sync_folder(folder.parent)
     except BaseException:

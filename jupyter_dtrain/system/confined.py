@@ -1,9 +1,9 @@
-"""Files below a folder that somebody else may have filled: read, listed and removed without following a link out of it.
+"""Read, list and remove files below an untrusted folder without following a link out of it.
 
-A folder of runs may come from a download, an archive or a colleague, so nothing in it is believed to be what its name says. Every
-part of a path below the folder is opened relative to the one before it (``dir_fd``) with ``O_NOFOLLOW``: what was looked at is what is
-used, even if somebody puts a link into its place in between. The folder itself may be reached by links, as its user has made those.
-FIFOs, devices and sockets are no files here, and opening one never waits.
+A folder of runs may come from a download, an archive or a colleague, so nothing in it is trusted. Every part of a path below the folder is
+opened relative to the one before it (``dir_fd``) with ``O_NOFOLLOW``: what was checked is what is used, even if a link is put in its place
+in between. The folder itself may be reached by links, which are its user's. FIFOs, devices and sockets are refused, and opening one never
+blocks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 MAX_DEPTH = 64
-"""Folders within each other that are removed: more of them were made to exhaust something."""
+"""Maximum depth of folders that are removed. Deeper ones may be malicious."""
 MAX_TEXT = 1 << 24
-"""Bytes of a text file that are read."""
+"""Maximum bytes of a text file that is read."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _RUN_ID = re.compile(r"[0-9a-z]+(-[0-9a-z]+)*", re.ASCII)
@@ -27,18 +27,18 @@ _MAX_RUN_ID = 128
 
 
 def is_run_id(text: object) -> bool:
-    """Return whether `text` can be the id of a run, which names its folder: ``2026-11-21-153012-digits``."""
+    """Return whether `text` is a valid run id, which names the run's folder: ``2026-11-21-153012-digits``."""
     return isinstance(text, str) and len(text) <= _MAX_RUN_ID and _RUN_ID.fullmatch(text) is not None
 
 
 @contextmanager
 def folder_below(base: Path, *parts: str) -> Iterator[int]:
-    """Give a descriptor of a folder below `base`.
+    """Yield a descriptor of a folder below `base`.
 
     Raises
     ------
     OSError
-        It is not there, or one of `parts` is a link or something else than a folder.
+        It does not exist, or one of `parts` is a link or not a folder.
     """
     handle = os.open(base, _FOLDER & ~os.O_NOFOLLOW)
     try:
@@ -53,7 +53,7 @@ def folder_below(base: Path, *parts: str) -> Iterator[int]:
 
 @contextmanager
 def file_below(base: Path, *parts: str) -> Iterator[int]:
-    """Give a descriptor to read a regular file below `base` with; raises like :func:`folder_below`."""
+    """Yield a descriptor for reading a regular file below `base`; raise an `OSError` as :func:`folder_below` does."""
     *folders, name = parts
     with folder_below(base, *folders) as folder:
         handle = os.open(_name(name), _FILE, dir_fd=folder)
@@ -66,17 +66,17 @@ def file_below(base: Path, *parts: str) -> Iterator[int]:
 
 
 def read_below(base: Path, *parts: str, limit: int | None = MAX_TEXT) -> bytes:
-    """Return what a regular file below `base` holds.
+    """Return the contents of a regular file below `base`.
 
     Parameters
     ----------
     limit : int, optional
-        Bytes that it may have; ``None``: as many as there are.
+        Maximum size in bytes; ``None`` for no limit.
 
     Raises
     ------
     OSError
-        It is not there, is no regular file, is reached by a link, or is larger.
+        It does not exist, is not a regular file, is reached by a link, or is larger.
     """
     with file_below(base, *parts) as handle:
         if limit is not None and os.fstat(handle).st_size > limit:
@@ -86,7 +86,7 @@ def read_below(base: Path, *parts: str, limit: int | None = MAX_TEXT) -> bytes:
 
 
 def names_below(base: Path, *parts: str) -> list[str]:
-    """Return the names of what lies in a folder below `base`, none where it is not there or is a link."""
+    """Return the names in a folder below `base`; empty if it does not exist or is a link."""
     try:
         with folder_below(base, *parts) as folder:
             return os.listdir(folder)  # noqa: PTH208 - of a descriptor
@@ -95,7 +95,7 @@ def names_below(base: Path, *parts: str) -> list[str]:
 
 
 def kind_below(base: Path, *parts: str) -> int | None:
-    """Return the kind (``stat.S_IFMT``) of what lies below `base`, ``None`` where nothing does or a link leads there."""
+    """Return the file type (``stat.S_IFMT``) of a path below `base`, ``None`` if it does not exist or is reached by a link."""
     *folders, name = parts
     try:
         with folder_below(base, *folders) as folder:
@@ -105,17 +105,17 @@ def kind_below(base: Path, *parts: str) -> int | None:
 
 
 def is_file_below(base: Path, *parts: str) -> bool:
-    """Return whether a regular file lies there."""
+    """Return whether a path below `base` is a regular file."""
     return kind_below(base, *parts) == stat.S_IFREG
 
 
 def is_folder_below(base: Path, *parts: str) -> bool:
-    """Return whether a real folder lies there."""
+    """Return whether a path below `base` is a folder and not a link."""
     return kind_below(base, *parts) == stat.S_IFDIR
 
 
 def make_folder_below(base: Path, *parts: str) -> Path:
-    """Make a folder below `base`, for its owner only, and those above it; return it. An `OSError`: a link is in the way."""
+    """Create a folder below `base` and its parents with mode 0700; return it. Raise an `OSError` if a link is in the way."""
     for depth, part in enumerate(parts):
         with folder_below(base, *parts[:depth]) as folder, suppress(FileExistsError):
             os.mkdir(_name(part), 0o700, dir_fd=folder)
@@ -124,27 +124,27 @@ def make_folder_below(base: Path, *parts: str) -> Path:
 
 
 def mark_below(base: Path, *parts: str) -> None:
-    """Make an empty file below `base`, for its owner only; what is there stays as it is, whatever it is."""
+    """Create an empty file below `base` with mode 0600; do nothing if the name exists."""
     *folders, name = parts
     with folder_below(base, *folders) as folder, suppress(FileExistsError):
         os.close(os.open(_name(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
 
 
 def write_new(path: Path, text: str) -> None:
-    """Write a file for its owner only that is not there yet."""
+    """Write a new file with mode 0600; raise a `FileExistsError` if it exists."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
 
 
 def remove_below(base: Path, *parts: str) -> None:
-    """Remove what lies below `base`: a link and never what it leads to, a folder with all that is in it. Nothing there is no error.
+    """Remove a path below `base`: of a link the link itself, of a folder all its contents. A missing path is no error.
 
     Raises
     ------
     OSError
-        A link leads there, another file system is mounted within it, or it may not be removed. Where something is mounted, or folders lie
-        deeper than any of ours, nothing is removed.
+        It is reached by a link, another file system is mounted within it, or permission is missing. Nothing is removed if something is
+        mounted or folders are deeper than `MAX_DEPTH`.
     """
     *folders, name = parts
     with folder_below(base, *folders) as folder:
@@ -163,7 +163,7 @@ def remove_below(base: Path, *parts: str) -> None:
         finally:
             os.close(tree)
         with suppress(FileNotFoundError):
-            os.rmdir(name, dir_fd=folder)  # fails where something else is there by now
+            os.rmdir(name, dir_fd=folder)  # fails if something was created there meanwhile
 
 
 def _name(part: str) -> str:
@@ -173,15 +173,15 @@ def _name(part: str) -> str:
 
 
 def _file_system(handle: int) -> tuple[int, str]:
-    """Return what tells mounts apart, also one of another folder of the same disk."""
+    """Return an id of a descriptor's mount; it also differs for a bind mount of another folder of the same disk."""
     mount = ""
-    with suppress(OSError), open(f"/proc/self/fdinfo/{handle}") as file:  # noqa: PTH123 - Linux alone has it
+    with suppress(OSError), open(f"/proc/self/fdinfo/{handle}") as file:  # noqa: PTH123 - only on Linux
         mount = next((line for line in file if line.startswith("mnt_id:")), "")
     return os.fstat(handle).st_dev, mount
 
 
 def _check_tree(folder: int, here: tuple[int, str], shown: Path, depth: int = 0) -> None:
-    """Raise an `OSError` where a folder cannot be removed as a whole."""
+    """Raise an `OSError` if a folder cannot be removed completely."""
     _check(folder, here, shown, depth)
     with os.scandir(folder) as entries:
         inner = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -191,14 +191,14 @@ def _check_tree(folder: int, here: tuple[int, str], shown: Path, depth: int = 0)
 
 
 def _empty(folder: int, here: tuple[int, str], shown: Path, depth: int = 0) -> None:
-    """Remove all that lies in a folder."""
+    """Remove everything in a folder."""
     _check(folder, here, shown, depth)
     for name in os.listdir(folder):
         with suppress(FileNotFoundError):
             if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
                 os.unlink(name, dir_fd=folder)
                 continue
-            with _opened(name, folder) as handle:  # fails where a link has taken its place
+            with _opened(name, folder) as handle:  # fails if a link has taken its place
                 _empty(handle, here, shown / name, depth + 1)
             os.rmdir(name, dir_fd=folder)
 

@@ -1,14 +1,14 @@
-"""Which memory has been written to since it began to be watched, without reading it.
+"""Detect whether memory was written to since it began to be watched, without reading it.
 
-Linux can note the first write to a page (``userfaultfd`` with asynchronous write protection) and tell which pages have such a note
-(``PAGEMAP_SCAN``), from version 6.7 on. To ask takes less than a millisecond for 1 GB, a comparison hundreds of them; the first write
-to a watched page takes half a microsecond more. Elsewhere, and where a sandbox does not allow it, nothing is known.
+Linux can track the first write to a page (``userfaultfd`` with asynchronous write protection) and list the written pages
+(``PAGEMAP_SCAN``), from version 6.7 on. A query takes less than a millisecond for 1 GB, where a comparison takes hundreds; the first write
+to a watched page takes half a microsecond more. On other systems, and in sandboxes that forbid it, nothing is known.
 
-Pages at the ends of a range may hold other things as well, which are written to all the time. So only the whole pages of a range are
-watched, and what lies before and behind them is kept to be compared.
+The pages at the ends of a range may also hold other data, which is written to all the time. So only complete pages of a range are watched,
+and the bytes before and after them are copied for comparison.
 
-Only memory that is the process's own is watched: shared memory and files can be written by others, which leaves no note. Nor does a device
-leave one that writes to memory pinned with ``cudaHostRegister``; what PyTorch pins is no memory of the process's own in this sense.
+Only private memory is watched: other processes can write to shared memory and to files, which is not tracked. Writes of a device to memory
+pinned with ``cudaHostRegister`` are not tracked either; memory that PyTorch pins is not private in this sense.
 
 Names and numbers are those of Linux' ``include/uapi/linux/userfaultfd.h``.
 """
@@ -32,7 +32,7 @@ from weakref import WeakSet
 from .page_map import PAGE_IS_PRESENT, PAGE_IS_SWAPPED, PAGE_IS_WRITTEN, PM_SCAN_CHECK_WPASYNC, Range, first_pages, private_ranges
 
 SYS_USERFAULTFD = {"x86_64": 323, "aarch64": 282}
-UFFD_USER_MODE_ONLY = 1  # what may be had without privileges
+UFFD_USER_MODE_ONLY = 1  # needs no privileges
 UFFD_API = 0xAA
 FEATURES = 1 << 13 | 1 << 15  # UFFD_FEATURE_WP_UNPOPULATED, UFFD_FEATURE_WP_ASYNC
 UFFDIO_REGISTER_MODE_WP = 1 << 1
@@ -50,9 +50,9 @@ UFFDIO_WRITEPROTECT = _request(3, UFFD_API, 0x06, 24)
 
 
 class Watch:
-    """Tells of a range of memory whether it has been written to since :meth:`over` was given it.
+    """Watch a range of memory for writes since :meth:`over` was called.
 
-    Linux keeps one note for each page. So before it forgets those of one range, all others that are watched are asked.
+    Linux keeps one flag per page. So before the flags of a range are reset, all other watches query theirs.
     """
 
     _all: ClassVar[WeakSet[Watch]] = WeakSet()
@@ -64,7 +64,7 @@ class Watch:
 
     @classmethod
     def over(cls, ranges: Sequence[Range]) -> list[Watch]:
-        """Return what watches each of `ranges` from now on."""
+        """Return watches of `ranges` that begin now."""
         watches = [cls(range_) for range_ in ranges]
         descriptor = _descriptor()
         if watches and descriptor is not None:
@@ -79,14 +79,14 @@ class Watch:
     def _begin(self, descriptor: int, own: list[Range]) -> None:
         first, length = self._range
         if length > 0 and any(begin <= first and first + length <= end for begin, end in own):
-            with suppress(OSError):  # it stays without
+            with suppress(OSError):  # this range stays unwatched
                 _ask(descriptor, UFFDIO_REGISTER, "4Q", first, length, UFFDIO_REGISTER_MODE_WP, 0)
                 _ask(descriptor, UFFDIO_WRITEPROTECT, "3Q", first, length, UFFDIO_WRITEPROTECT_MODE_WP)
                 self._bytes_at_ends = _bytes_of(self._ends)
                 self._is_watched = True
 
     def is_unwritten(self) -> bool:
-        """Return whether nothing has been written there; False where that is not known, and ever after it was."""
+        """Return whether nothing was written to the range; False if unknown, and for good once it was False."""
         try:
             self._is_watched = (
                 self._is_watched
@@ -94,20 +94,20 @@ class Watch:
                 and not _has_notes(*self._range)
                 and self._bytes_at_ends == _bytes_of(self._ends)
             )
-        except OSError:  # it has been freed meanwhile
+        except OSError:  # the memory was freed meanwhile
             self._is_watched = False
         return self._is_watched
 
     def end(self) -> None:
-        """Let writes to the range take the time that they take elsewhere."""
+        """Stop watching, so that writes are no longer slowed down."""
         descriptor = _descriptor()
         if descriptor is not None:
-            with suppress(OSError):  # it has been freed meanwhile
+            with suppress(OSError):  # the memory was freed meanwhile
                 _ask(descriptor, UFFDIO_UNREGISTER, "2Q", *self._range)
 
 
 def _has_notes(first: int, length: int) -> bool:
-    """Return whether pages that are watched have been written to or were given back, or are not watched any more."""
+    """Return whether any watched page was written to or released, or is not watched any more."""
     as_they_were = first_pages(
         first,
         length,
@@ -120,7 +120,7 @@ def _has_notes(first: int, length: int) -> bool:
 
 
 def _pages(address: int, num_bytes: int) -> tuple[Range, list[Range]]:
-    """Return the whole pages of a range (without a length if it has none), and what lies before and behind them."""
+    """Return the complete pages of a range (with length 0 if there are none), and the parts before and after them."""
     end = address + num_bytes
     first, last = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
     if last <= first:
@@ -129,13 +129,13 @@ def _pages(address: int, num_bytes: int) -> tuple[Range, list[Range]]:
 
 
 def _bytes_of(ranges: Sequence[Range]) -> list[bytes]:
-    """Return what lies there, or raise an OSError where nothing does."""
+    """Return the bytes of ranges; raise an `OSError` for unmapped memory."""
     with Path("/proc/self/mem").open("rb", buffering=0) as memory:
         return [os.pread(memory.fileno(), length, first) for first, length in ranges]
 
 
 def _descriptor() -> int | None:
-    """Return what this process asks Linux by as long as it lives: what it inherited by a fork speaks of its parent."""
+    """Return this process's userfaultfd, which is kept; one inherited by a fork refers to the parent."""
     return _descriptor_of(os.getpid())
 
 
@@ -156,6 +156,6 @@ def _descriptor_of(_: int) -> int | None:
 
 
 def _ask(descriptor: int, request: int, layout: str, *values: int) -> int:
-    """Return the answer of an ``ioctl`` that is given whole numbers."""
+    """Return the result of an ``ioctl`` with integers as its argument."""
     answer: int = fcntl.ioctl(descriptor, request, bytearray(struct.pack(layout, *values)))
     return answer

@@ -1,7 +1,8 @@
-"""What other installed packages bring, by name: strategies, launchers, integrations. All are found, loaded and checked here.
+"""Find, load and check what other installed packages provide by name: strategies, launchers, integrations.
 
-A notebook may install a package at any time. Reading all of them takes some 25 ms, so they are read again where one has come, gone or
-changed: that a folder has changed says little, as the notebook's own is on the path and cells write files.
+A notebook may install a package at any time. Reading all entry points takes some 25 ms, so they are read again only if a package was
+installed, removed or changed. A folder's modification time would say little, as the notebook's own folder is on the path and cells write
+files.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from ..errors import UsageError
 
 T = TypeVar("T")
 METADATA = (".dist-info", ".egg-info", ".egg", ".egg-link")
-"""How the names of folders and files end that tell of a package."""
+"""Suffixes of folders and files with a package's metadata."""
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
-    """Return the entry points of `group` by name, in lower case."""
+    """Return the entry points of `group` by lower-case name."""
     folders = [folder or os.curdir for folder in sys.path]
     return dict(_read(group, tuple(package for folder in folders for package in _packages_in(folder, _stamp(folder)))))
 
@@ -34,11 +35,11 @@ def _read(group: str, _packages: tuple[tuple[str, int], ...]) -> dict[str, Entry
 
 @lru_cache(maxsize=256)
 def _packages_in(folder: str, stamp: int) -> tuple[tuple[str, int], ...]:
-    """Return where the metadata of the packages in `folder` is, and when each was written."""
+    """Return the paths of the metadata of the packages in `folder`, each with its modification time."""
     try:
         entries = [Path(folder, name) for name in os.listdir(folder) if name.endswith(METADATA)]  # noqa: PTH208  # many names, few of these
     except OSError:
-        return ((folder, stamp),)  # an archive, or nothing
+        return ((folder, stamp),)  # a zip archive, or missing
     return tuple((str(entry), _stamp(str(entry))) for entry in sorted(entries))
 
 
@@ -50,22 +51,22 @@ def _stamp(path: str) -> int:
 
 
 def load(point: EntryPoint, kind: type[T], *, what: str, check: Callable[[T], str | None] | None = None) -> T:
-    """Return what an entry point names: a `kind`, or a class of these, which is made.
+    """Return the object that an entry point names, instantiated if it is a class.
 
     Parameters
     ----------
     point : EntryPoint
     kind : type
-        What it has to be.
+        Required type.
     what : str
-        What brought us to it, such as ``--strategy counting``, for the message of an error.
+        What refers to it, for example ``--strategy counting``, for error messages.
     check : callable, optional
         Returns what else is wrong with it, as the rest of a sentence that begins with the entry point; ``None`` for nothing.
 
     Raises
     ------
     UsageError
-        It cannot be imported or made, or it is something else.
+        It cannot be imported or instantiated, or is not of this type.
     """
     try:
         found = point.load()

@@ -1,4 +1,4 @@
-"""The commit of a folder, as ``git`` says it: what the record of a run names besides the text of its cell."""
+"""Return the Git commit of a folder, which is recorded with a run beside the text of its cell."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from datetime import timedelta
 from pathlib import Path
 
 LIMIT = timedelta(seconds=2)
-"""Time that git has: a folder may lie on a disk that does not answer."""
+"""Time limit of git, as a folder may be on a disk that does not respond."""
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the commit that is checked out in `folder`; ``None`` where there is none, or no git.
+    """Return the commit that is checked out in `folder`; ``None`` without a repository or without git.
 
-    Whether files have changed since is not asked: that takes long in a large repository, and runs what its settings name.
+    Whether files have changed since is not checked: that is slow in a large repository, and runs programs that its settings name.
     """
     git = shutil.which("git")
     if git is None or not any((parent / ".git").exists() for parent in (folder, *folder.parents)):

@@ -1,4 +1,4 @@
-"""How both ends of a connection show that they know one key, each in its own role: what one end has shown is of no use at the other."""
+"""Let both ends of a connection prove that they know a key. The proof includes the end's role, so the other end cannot replay it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import hmac
 import secrets
 import socket
 
-SIZE = 32  # bytes of a challenge, and of what answers it
+SIZE = 32  # bytes of a challenge, and of its answer
 
 
 def is_known(connection: socket.socket, key: bytes, role: bytes, other: bytes) -> bool:
-    """Show the other end that this one has the `key`, and return whether it has it too. Each end says its `role` with its challenge.
+    """Prove to the other end that this one knows the `key`, and return whether the other end knows it too, in the role `other`.
 
     Raises
     ------
     EOFError, OSError
-        The other end has left, or has said nothing for as long as the socket waits.
+        The other end has closed the connection, or the socket's timeout has expired.
     """
     challenge = secrets.token_bytes(SIZE)
     connection.sendall(challenge)
@@ -30,7 +30,7 @@ def _answer(key: bytes, role: bytes, to: bytes, beside: bytes) -> bytes:
 
 def _exactly(connection: socket.socket) -> bytes:
     found = b""
-    while len(found) < SIZE:  # a socket with a limit returns what has come so far
+    while len(found) < SIZE:  # a socket with a timeout returns what has arrived so far
         part = connection.recv(SIZE - len(found))
         if not part:
             raise EOFError

@@ -1,4 +1,4 @@
-"""Keyboard interrupts while engines work for the notebook: counted, not raised."""
+"""Control Python's interpreter: keyboard interrupts, garbage collection, recursion limit and warnings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ..errors import CellInterrupted
 
 
 class Interrupts:
-    """Counts keyboard interrupts, which are no exceptions while it is entered.
+    """Count keyboard interrupts in the ``with`` block instead of raising them.
 
-    One that came at the wrong moment would leave engines running with nobody to wait for them. Python gives them to the main thread;
-    those that other threads have entered meanwhile count them as well.
+    An exception at the wrong moment would leave engines running with nobody waiting for them. Python delivers interrupts to the main
+    thread; objects that other threads have entered count them as well.
 
     Parameters
     ----------
     wake : callable
-        Called at each.
+        Called at each interrupt.
     """
 
     _of_other_threads: ClassVar[list[Interrupts]] = []
@@ -54,7 +54,7 @@ class Interrupts:
 
 @contextmanager
 def interrupted_before_the_cell(what: str) -> Iterator[None]:
-    """Say of a keyboard interrupt in the ``with`` block that it came `what` ("while the engines were starting"), and nothing else of it."""
+    """Turn a keyboard interrupt in the ``with`` block into an error that says it came `what`, such as "while the engines were starting"."""
     try:
         yield
     except CellInterrupted:
@@ -63,12 +63,12 @@ def interrupted_before_the_cell(what: str) -> Iterator[None]:
         raise CellInterrupted([f"KeyboardInterrupt: Interrupted {what}. The cell has not begun: run it again."]) from None
 
 
-# Python's search for garbage, which costs most where there is none.
+# Garbage collection
 
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Let Python look for no garbage: millions of new objects, none of which is, are looked at again and again otherwise."""
+    """Pause garbage collection: otherwise millions of new objects are traversed again and again, though none is garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -78,15 +78,15 @@ def collection_paused() -> Iterator[None]:
             gc.enable()
 
 
-# How deep pickles may go: Python stops itself long before the stack of a thread (8 MiB) is full.
+# Recursion limit for pickles: Python's default stops them long before the stack of the main thread (8 MiB) is full.
 
-_DEEP = 10_000  # calls within calls, which are 3,300 objects that hold one another and 2 MiB of stack
+_DEEP = 10_000  # nested calls, which are 3,300 nested objects and 2 MiB of stack
 
 
 @contextmanager
 def deep_recursion() -> Iterator[None]:
-    """Let calls of the main thread go ten times as deep as usual: a linked list has each of its objects in the one before."""
-    if threading.current_thread() is not threading.main_thread():  # others have a stack of 512 KiB on macOS
+    """Let calls of the main thread nest ten times as deep as usual, as for a linked list, each object of which contains the next."""
+    if threading.current_thread() is not threading.main_thread():  # other threads have a stack of 512 KiB on macOS
         yield
         return
     limit = sys.getrecursionlimit()
@@ -97,14 +97,14 @@ def deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(limit)
 
 
-# Warnings of what this project does and not the user, kept back.
+# Warnings about what this project does, not the user, are suppressed.
 
 
 @contextmanager
 def unwarned() -> Iterator[None]:
-    """Show no warnings until the end of the ``with`` block, and raise none.
+    """Suppress warnings until the end of the ``with`` block.
 
-    After ``warnings.catch_warnings`` Python does not remember any more what it has shown, and shows the user's own again.
+    ``warnings.catch_warnings`` would make Python forget which warnings it has shown, and show the user's own again.
     """
     filters = cast("list[Any]", warnings.filters)
     ignored = ("ignore", None, Warning, None, 0)
@@ -112,5 +112,5 @@ def unwarned() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ValueError):  # somebody has taken it away
+        with suppress(ValueError):  # someone else has removed the filter
             filters.remove(ignored)

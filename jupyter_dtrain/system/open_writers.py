@@ -1,7 +1,7 @@
-"""Writers that nobody has closed: what they hold is written at the end of the cell, of the process, or of their own lives.
+"""Flush unclosed writers at the end of the cell, of the process, or of their own lives.
 
-A copy of a writer (a snapshot's, that which comes home) takes over from it, and what it was a copy of must not write any more what it
-still holds: it would be over the rows that have come since. So each knows the place where its rows came, which no copy of it does.
+A copy of a writer (in a snapshot, or returned to the notebook) takes over from the original, whose buffered rows must not be written any
+more: they would overwrite rows that came later. So each writer stores the place at which rows were added, and copies do not.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from weakref import WeakSet
 
 
 class Writer(Protocol):
-    """What rows are added to.
+    """An object that buffers rows.
 
     Attributes
     ----------
     folder : str
     place : Place, optional
-        Where rows came last; ``None``: elsewhere, and this is the copy that goes on.
+        Where rows were added last; ``None`` for elsewhere, which makes this the copy that continues.
     """
 
     folder: str
     place: Place | None
 
     def flush(self) -> None:
-        """Write what has not been written yet."""
+        """Write the buffered rows."""
 
     def forget(self) -> None:
-        """Hold nothing any more that is to be written."""
+        """Drop the buffered rows."""
 
 
 class Place:
-    """One process, on an engine during one run. In a copy there is ``None``."""
+    """A process, on an engine during one run. Pickling replaces it by ``None``."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
@@ -46,33 +46,33 @@ _open: WeakSet[Any] = WeakSet()
 
 
 def here() -> Place:
-    """Return the place at which rows come now."""
+    """Return the current place."""
     return _here
 
 
 def note(writer: Writer) -> None:
-    """Know of a writer, and have those that are open be flushed at the end of each of a notebook's cells."""
+    """Register a writer, and flush open writers at the end of each of the notebook's cells."""
     _open.add(writer)
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if shell is not None:
-        shell.events.register("post_run_cell", flush_all)  # once
+        shell.events.register("post_run_cell", flush_all)  # a no-op if it is registered already
 
 
 def begin(writer: Writer) -> None:
-    """Let a writer be the only one of its folder: what others hold was to be in the files that are removed now."""
+    """Make a writer the only one of its folder: others drop their rows, as their files are being removed."""
     for other in list(_open):
         if other is not writer and other.folder == writer.folder:
             other.forget()
 
 
 def is_ours(writer: Writer) -> bool:
-    """Return whether what a writer holds is to be written here."""
+    """Return whether a writer's buffered rows are to be written here."""
     return writer.place is None or writer.place is _here
 
 
 def flush_all(*_: object) -> None:
-    """Have all that are open write what they hold; the first error is raised when each has tried."""
+    """Flush all open writers of this place; raise the first error after all were tried."""
     errors = []
     for writer in list(_open):
         try:
@@ -85,7 +85,7 @@ def flush_all(*_: object) -> None:
 
 
 def leave() -> None:
-    """Let none of those that there are write any more: what they hold went elsewhere with them, or is another process's."""
+    """Stop existing writers from writing here: their copies elsewhere continue, or they belong to the parent process."""
     global _here
     _here = Place()
     for writer in list(_open):

@@ -1,9 +1,8 @@
-"""What Linux tells of pages of this process's memory: which pages are so and so, and what was written to.
+"""Query Linux for the state of pages of this process's memory.
 
-The kernel gives a process a page of its own when it first writes to memory that is mapped privately. So a range without such pages is as
-it was mapped, and one that has none later either was not written to in between. Linux tells this of each page, which takes milliseconds
-for 1 GB, and from version 6.7 on of many at once, which takes none. A checksum takes a second. Elsewhere, and in
-sandboxes that do not tell, nothing is known.
+The kernel gives a process its own copy of a page at the first write to privately mapped memory. So a range without such pages is unchanged
+since it was mapped. Linux reports this for each page, which takes milliseconds for 1 GB, and from version 6.7 on for many pages at once,
+which takes almost no time. A checksum takes a second. On other systems, and in sandboxes that forbid it, nothing is known.
 
 Names and numbers are those of ``struct pm_scan_arg`` in Linux' ``include/uapi/linux/fs.h``.
 """
@@ -21,30 +20,30 @@ from pathlib import Path
 import numpy as np
 
 PAGEMAP_SCAN = 3 << 30 | 96 << 16 | ord("f") << 8 | 16
-PM_SCAN_CHECK_WPASYNC = 1 << 1  # an error for what is not watched, as memory that was freed meanwhile
+PM_SCAN_CHECK_WPASYNC = 1 << 1  # makes it an error if memory is not watched, for example because it was freed
 PAGE_IS_WRITTEN, PAGE_IS_FILE, PAGE_IS_PRESENT, PAGE_IS_SWAPPED = (1 << bit for bit in (1, 2, 3, 4))
 PAGEMAP = Path("/proc/self/pagemap")
 
 
 def first_pages(first: int, length: int, *, any_of: int, all_of: int = 0, inverted: int = 0, flags: int = 0) -> tuple[int, int] | None:
-    """Return where the first pages that are so and follow each other begin and end, ``None`` if there are none.
+    """Return the start and end of the first consecutive pages that match, ``None`` if there are none.
 
     Parameters
     ----------
     first, length : int
-        An address and a number of bytes, of whole pages.
+        Address and number of bytes, both multiples of the page size.
     any_of, all_of : int
-        Categories of which a page has to be of one, or of all.
+        Categories of which a page must have one, or all.
     inverted : int
-        Categories of which a page counts where it is not of them.
+        Categories that a page must not have where the masks ask for them.
     flags : int
 
     Raises
     ------
     OSError
-        This system does not tell, or there is no such memory.
+        This system does not support the query, or the memory is not mapped.
     """
-    found = (ctypes.c_uint64 * 3)()  # beginning, end, categories
+    found = (ctypes.c_uint64 * 3)()  # start, end, categories
     where = (first, first + length, 0, ctypes.addressof(found), 1, 0)
     asked = bytearray(struct.pack("12Q", 96, flags, *where, inverted, all_of, any_of, 0))
     with PAGEMAP.open("rb", buffering=0) as pages:
@@ -57,20 +56,20 @@ _MAPS = Path("/proc/self/maps")
 
 
 class PrivateMappings:
-    """The memory of this process that is mapped privately, as it is when it is first asked about."""
+    """Private mappings of this process, as of the first query."""
 
     @functools.cached_property
     def _ranges(self) -> list[tuple[int, int]]:
         return private_ranges() if _is_told() else []
 
     def untouched(self, address: int, num_bytes: int) -> bool:
-        """Return whether nothing has been written to `num_bytes` at `address` since they were mapped; False where that is not known."""
+        """Return whether `num_bytes` at `address` are unwritten since they were mapped; False if unknown."""
         inside = any(begin <= address and address + num_bytes <= end for begin, end in self._ranges)
         return inside and untouched(address, num_bytes)
 
 
 def private_ranges(*, of_files: bool = True) -> list[tuple[int, int]]:
-    """Return where the memory begins and ends that is mapped for this process alone, without `of_files` only what is of no file."""
+    """Return start and end of private mappings, merged; without `of_files`, of anonymous ones only."""
     ranges: list[tuple[int, int]] = []
     for line in _MAPS.read_text().splitlines():
         addresses, permissions, _, _, inode, *_ = line.split(maxsplit=5)
@@ -83,12 +82,12 @@ def private_ranges(*, of_files: bool = True) -> list[tuple[int, int]]:
 
 
 def untouched(address: int, num_bytes: int) -> bool:
-    """Return whether privately mapped memory has no page that is this process's own."""
+    """Return whether privately mapped memory has no page that was copied for this process by a write."""
     first, last = address // mmap.PAGESIZE, (address + num_bytes - 1) // mmap.PAGESIZE
     where = first * mmap.PAGESIZE, (last - first + 1) * mmap.PAGESIZE
     try:
         return first_pages(*where, any_of=PAGE_IS_PRESENT | PAGE_IS_SWAPPED, all_of=PAGE_IS_FILE, inverted=PAGE_IS_FILE) is None
-    except OSError:  # it tells of single pages only
+    except OSError:  # an older kernel reports only single pages
         return _untouched_one_by_one(first, last)
 
 
@@ -104,7 +103,7 @@ def _untouched_one_by_one(first: int, last: int) -> bool:
 
 @functools.cache
 def _is_told() -> bool:
-    """Return whether this system tells of pages: tried, because some only have the file."""
+    """Return whether this system reports page states. It is tried, as on some the file exists but does not tell."""
     try:
         with tempfile.TemporaryFile() as file:
             file.write(bytes(2 * mmap.PAGESIZE))

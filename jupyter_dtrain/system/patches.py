@@ -1,8 +1,8 @@
-"""Every entry point of a library that is replaced, in one table: owner, names, why, and for how long.
+"""List every entry point of a library that is replaced, in one table: owner, names, why, and for how long.
 
-What replaces one calls :func:`patched` (or :func:`put`, for what stays), which knows no other way than the table's: an entry point that is
-not listed is an error. ``docs/reference/patches.md`` is written from it, and a test compares the libraries of an engine before and after a
-cell. Integrations of other packages keep their own.
+Code that replaces an entry point calls :func:`patched`, or :func:`put` if the replacement stays. Both raise an error for entry points that
+are not in the table. ``docs/reference/patches.md`` is generated from it, and a test compares the libraries of an engine before and after a
+cell. Integrations of other packages have their own lists.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Replaced:
     Attributes
     ----------
     owner : str
-        A module or a class, by its dotted name, or a pattern of such names.
+        Dotted name of a module or a class, or a pattern of such names.
     names : str
-        Its attributes, or patterns of them, between spaces.
+        Its replaced attributes, or patterns of them, separated by spaces.
     why : str
     scope : str
-        Until the end of what they are replaced.
+        At whose end they are restored.
     """
 
     owner: str
@@ -187,34 +187,34 @@ def patched(owner: Any, name: str, value: Any, *, create: bool = False, listed: 
     owner : module, class or object
     name : str
     value : object
-        What is there instead.
+        The replacement.
     create : bool
-        Whether the attribute need not be there.
+        Whether the attribute need not exist.
     listed : str, optional
-        The owner in the table, where it is another than `owner`: the class that an object implements.
+        The owner's name in the table if it is not that of `owner`: for an object, the class whose interface it implements.
     """
     _require(listed or owner_name(owner), name)
     if isinstance(owner, ModuleType) and isinstance(value, FunctionType | type) and not _is_found(value):
-        # What a library pickles of it (a graph for Dask, a task for a worker) is its name, by which others find the original.
+        # A library pickles it by name (into a graph for Dask, a task for a worker), by which other processes find the original.
         value.__module__, value.__qualname__ = owner.__name__, name
     return mock.patch.object(owner, name, value, create=create)
 
 
 def patched_items(owner: dict[str, Any], values: Mapping[str, Any], *, listed: str) -> AbstractContextManager[Any]:
-    """Replace items of a library's dict, which the table has as `listed`, until the end of the ``with`` block."""
+    """Replace items of a library's dict, which is `listed` in the table, until the end of the ``with`` block."""
     for name in values:
         _require(listed, name)
     return mock.patch.dict(owner, values)
 
 
 def put(owner: Any, name: str, value: Any) -> None:
-    """Replace an attribute of a library for good."""
+    """Replace an attribute of a library permanently."""
     _require(owner_name(owner), name)
     setattr(owner, name, value)
 
 
 def owner_name(owner: Any) -> str:
-    """Return the name by which the table has a module, a class, or the class of an object."""
+    """Return the name in the table of a module, a class, or an object's class."""
     if isinstance(owner, ModuleType):
         return owner.__name__
     kind = owner if isinstance(owner, type) else type(owner)
@@ -223,7 +223,7 @@ def owner_name(owner: Any) -> str:
 
 @lru_cache(maxsize=2048)
 def rows_of(owner: str, name: str) -> tuple[Replaced, ...]:
-    """Return the rows of the table that have an entry point."""
+    """Return the rows of the table for an entry point."""
     return tuple(row for row in TABLE if fnmatchcase(owner, row.owner) and any(fnmatchcase(name, known) for known in row.names.split()))
 
 

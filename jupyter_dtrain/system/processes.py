@@ -1,4 +1,4 @@
-"""Other processes of this machine."""
+"""Query other processes of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def start_of(pid: int) -> str:
-    """Return when a process was started, by the system's own clock: another of the same pid began later. Empty where it is not known."""
+    """Return the start time of a process in clock ticks since boot, which tells it from a later one with its pid; empty if unknown."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
     except (OSError, IndexError):
@@ -14,11 +14,11 @@ def start_of(pid: int) -> str:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process with this pid is at work, whose ever it is: it may be another by now.
+    """Return whether a process with this pid is running, of any user; the pid may have been reused.
 
-    One that has ended counts as such although nobody has asked after it: in a container whose first process does not, it stays for ever.
+    Zombies do not count as running: in a container whose first process does not reap them, they stay for ever.
     """
-    if Path("/proc/self/stat").exists():  # `%load_ext` looks for what dead kernels have left, and is to import nothing heavy for that
+    if Path("/proc/self/stat").exists():  # avoids importing psutil in `%load_ext`, which looks for leftovers of dead kernels
         try:
             state = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         except (FileNotFoundError, ProcessLookupError):

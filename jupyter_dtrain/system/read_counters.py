@@ -1,7 +1,7 @@
-"""What data sets of this project have read in this process and in its loaders' workers, and how long each part of that took.
+"""Count what this project's data sets read in this process and its loaders' workers, and the seconds of each part.
 
-Workers are forked, so the sums lie in memory that they share with the process that they load for, in a place of their own each: nothing is
-sent, and a worker that is killed takes nothing with it. (Those that are spawned count for nobody.)
+Workers are forked, so the sums are in memory that they share with the process that they load for, each in its own slot: nothing is sent,
+and nothing is lost if a worker is killed. Spawned workers are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 ROWS, BYTES, FILES, PARTITIONS, DECODING, TRANSFORMS = range(6)
-_PLACES = 256  # processes that count at a time
+_PLACES = 256  # number of processes that count at a time
 _DOUBLE = 8  # bytes
 
 
@@ -25,12 +25,12 @@ class Counts(NamedTuple):
     Attributes
     ----------
     rows : float
-        Given out.
+        Rows that were returned.
     bytes_read : float
-        Read from files, or of partitions that were computed.
+        Bytes of files, or of computed partitions.
     files, partitions, decoding, transforms : float
-        Seconds on the file system, on computing partitions, on making arrays of what was read, and in transforms of samples: those of all
-        threads and processes, also beside the training.
+        Seconds of file access, of computing partitions, of making arrays from what was read, and of transforms of samples. They include all
+        threads and processes, also those that run in parallel with the training.
     """
 
     rows: float = 0.0
@@ -46,7 +46,7 @@ class _Counters:
         self.start()
 
     def start(self) -> None:
-        """Begin at 0, for this process and those that it forks from now on."""
+        """Start at 0, for this process and those that it forks from now on."""
         self.pid = os.getpid()
         self._sums: Any = memoryview(mmap.mmap(-1, _PLACES * len(Counts._fields) * _DOUBLE)).cast("d")
         self._place, self._forks = 0, 0
@@ -56,16 +56,16 @@ class _Counters:
         self._forks += 1
 
     def in_child(self) -> None:
-        """Count in another place. One that was a process's before goes on from what that has counted."""
+        """Count in another slot. A reused slot adds to the sums of the ended process."""
         self._lock = threading.Lock()
         if os.getppid() == self.pid:
             self._place = 1 + self._forks % (_PLACES - 1)
-        else:  # a process of a worker's
+        else:  # forked by a worker
             self.start()
 
     def add(self, what: int, number: float) -> None:
         at = self._place * len(Counts._fields) + what
-        with self._lock:  # a thread reads ahead
+        with self._lock:  # a thread may read ahead
             self._sums[at] += number
 
     def read(self) -> Counts:
@@ -79,20 +79,20 @@ _counters = _Counters()
 os.register_at_fork(before=lambda: _counters.before_fork(), after_in_child=lambda: _counters.in_child())
 
 add = _counters.add
-"""Count `number` more of one of the above."""
+"""Add `number` to one of the counters above."""
 read = _counters.read
-"""Return the sums, those of workers among them."""
+"""Return the sums, including those of workers."""
 
 
 def own() -> None:
-    """Count for this process alone if it was forked from another that counts."""
+    """Count for this process alone if it was forked from one that counts."""
     if _counters.pid != os.getpid():
         _counters.start()
 
 
 @contextmanager
 def spent(what: int) -> Iterator[None]:
-    """Count the seconds of the ``with`` block."""
+    """Add the seconds of the ``with`` block to a counter."""
     began = perf_counter()
     try:
         yield

@@ -1,6 +1,6 @@
-"""What this process may have of the machine: the cores and the memory of the host, or of its control groups where those allow less.
+"""Return the cores and the memory that this process may use, of the host or of its control groups if those allow less.
 
-A container's limits are those of a control group. Linux has two versions of these; the files of both are read here.
+A container's limits are those of a control group. The files of both Linux versions (v1 and v2) are read here.
 """
 
 from __future__ import annotations
@@ -17,42 +17,42 @@ from pathlib import Path
 from ..errors import CheckpointError
 
 GROUPS, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-_READ_AGAIN = ("inactive_file", "active_file")  # memory that holds what lies in files, and is given to who needs it
+_READ_AGAIN = ("inactive_file", "active_file")  # page cache, which the kernel reclaims if needed
 
 _M_MMAP_THRESHOLD, _M_MMAP_MAX = -3, -4  # of <malloc.h>
-_MMAP_MAX = 1 << 16  # what it is without a word
+_MMAP_MAX = 1 << 16  # glibc's default
 MOST_AT_ONCE = 1 << 25
-"""Bytes up to which glibc takes a size from which on memory lies outside the heap."""
+"""glibc's maximum for the size from which on it allocates memory outside the heap."""
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes that are left, of how many there are."""
+    """Available and total bytes."""
 
     left: int
     total: int
 
     @property
     def available_fraction(self) -> float:
-        """The part that is left."""
+        """The fraction that is available."""
         return self.left / self.total
 
 
 def usable_cores() -> int:
-    """Return the number of cores that this process may use: its affinity, and a container's quota where there is one."""
+    """Return the number of cores that this process may use: its CPU affinity, and a container's quota."""
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(affinity, cores_of_groups(GROUPS, MEMBERSHIP))))
 
 
 def cores_of_groups(root: Path, membership: Path) -> float:
-    """Return the cores that the control groups of this process allow it: the least along the path, infinite without a limit."""
+    """Return the cores that the control groups of this process allow: the minimum along the path, infinite without a limit."""
     groups = _groups("cpu", root, membership)
     return min((_quota_v1(folder) if version_1 else _quota_v2(folder) for folder, version_1 in groups), default=math.inf)
 
 
 def memory(root: Path = GROUPS, membership: Path = MEMBERSHIP) -> Memory:
-    """Return the memory that this process can still get: the host's, or that of the control group that leaves it least."""
-    import psutil  # here, so that loading the extension does without it
+    """Return the memory that this process can still allocate: the host's, or that of the control group with the least available."""
+    import psutil  # imported here, so that loading the extension does not import it
 
     host = psutil.virtual_memory()
     limits = [Memory(host.available, host.total)]
@@ -64,17 +64,17 @@ def memory(root: Path = GROUPS, membership: Path = MEMBERSHIP) -> Memory:
 
 
 def give_back() -> None:
-    """Give memory of the host back that nothing uses: C's allocator keeps what is freed, and what is between small objects for good."""
+    """Return unused memory to the host, as C's allocator keeps what is freed, and fragments between small objects for good."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:  # glibc's
+    if trim is not None:  # glibc only
         trim(0)
 
 
 def give_back_at_once(smallest: int | None) -> None:
-    """Let memory of at least `smallest` bytes, up to 32 MiB, go back to the system as soon as it is freed; ``None``: as elsewhere.
+    """Return memory blocks of at least `smallest` bytes, up to 32 MiB, to the system as soon as they are freed; ``None``: the default.
 
-    Such memory lies outside the heap. What a large block leaves in the heap something small is put into, and the next large one finds
-    no hole: the heap grows as if nothing were ever freed.
+    Such blocks are allocated outside the heap. A small object that is put into the hole of a freed large block makes it too small for the
+    next large one: the heap would grow as if nothing were ever freed.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc
@@ -87,7 +87,7 @@ def give_back_at_once(smallest: int | None) -> None:
 
 
 def _groups(controller: str, root: Path, membership: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield the folders of the control groups that this process is in, from its own outwards, and whether each is of the first version."""
+    """Yield the folders of this process's control groups, from its own outwards, and whether each is of version 1."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -99,7 +99,7 @@ def _groups(controller: str, root: Path, membership: Path) -> Iterator[tuple[Pat
             continue
         base = root / controller if version_1 else root
         group = base / path.lstrip("/")
-        # Inside a container the path may be the host's: then only the root is there, and the root is the container's own group.
+        # Inside a container the path may be the host's: then only the root exists, and is the container's own group.
         for folder in (group, *group.parents):
             if folder == base or base in folder.parents:
                 yield folder, version_1
@@ -109,7 +109,7 @@ def _memory_of(folder: Path, limit: str = "memory.max", usage: str = "memory.cur
     try:
         total, used = (int((folder / name).read_text()) for name in (limit, usage))
         figures = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # there is none, or it is "max"
+    except (OSError, ValueError):  # the files do not exist, or the limit is "max"
         return None
     used -= sum(int(figures.get(f"total_{name}", figures.get(name, 0))) for name in _READ_AGAIN)
     return Memory(max(0, total - used), total)
@@ -131,7 +131,7 @@ def _quota_v1(folder: Path) -> float:
         return math.inf
 
 
-# Room that has run out, in the memory of a device or of the host or on a disk: how it is known, and what can be done.
+# Out of memory or disk: recognize the error, and advise.
 
 PLAN = "`%distribute plan` says what each strategy takes."
 ON_DEVICE = (
@@ -148,15 +148,15 @@ AFTER_KERNEL = (
     "engines start, the line is the right one. A process can use its GPU no more after that, so other engines take the place of these."
 )
 DISK = 1.1
-"""Free space that a disk has to have, as a multiple of what is written."""
+"""Required free disk space, as a multiple of what is written."""
 OVERFLOW = ".overflow"
-"""Name of a link, in a folder of shared memory, to one on a disk for what finds no room."""
+"""Name of a link in a folder of shared memory; it leads to a folder on disk for what does not fit."""
 _ASKED = re.compile(r"you tried to allocate (\d+) bytes")
 _HOST_ERRORS = ("MemoryError", "_ArrayMemoryError")  # Python's and NumPy's
 
 
 def advice_for(name: str, message: str) -> str | None:
-    """Return what can be done about an error of this type's name and message; ``None``: it is about no memory, and no GPU that failed."""
+    """Return advice for an error with this type name and message; ``None`` if it is neither about memory nor a GPU error."""
     if name == "OutOfMemoryError":
         return ON_DEVICE
     if "CUDA error: " in message:
@@ -169,14 +169,14 @@ def advice_for(name: str, message: str) -> str | None:
 
 
 def check_disk(folder: Path, num_bytes: int, *, what: str) -> None:
-    """Raise a `CheckpointError` where the disk of `folder` has no room for `num_bytes` more, which are `what`."""
+    """Raise a `CheckpointError` if the disk of `folder` has no space for `num_bytes` more, which `what` describes."""
     needed, free = DISK * num_bytes, shutil.disk_usage(folder).free
     if needed > free:
         raise CheckpointError(f"There is no room for {what} in {folder}: {size_text(needed)} are needed, and {size_text(free)} are free.")
 
 
 def size_text(num_bytes: float) -> str:
-    """Return a number of bytes in the largest unit that it has one of: ``1.5 MiB``, ``64.0 GiB``, ``200 KiB``."""
+    """Return a number of bytes in a suitable unit: ``1.5 MiB``, ``64.0 GiB``, ``200 KiB``."""
     for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if num_bytes >= size:
             number = num_bytes / size

@@ -1,7 +1,7 @@
-"""The names of PyTorch's own that this project leans on: those that begin with ``_``, which another version need not have.
+"""List the private names of PyTorch that this project uses, those that begin with ``_``. Another version may lack them.
 
-Each is listed here with what it is for; a test reads the code and fails on one that is not. A session looks before it begins whether they
-are there, and says in one sentence which are missing, instead of an ``AttributeError`` from the depths.
+Each is listed with its purpose; a test reads the code and fails for unlisted names. Before a session begins, it checks that they exist, and
+reports all missing ones in one sentence, instead of an ``AttributeError`` deep in the code.
 """
 
 from __future__ import annotations
@@ -94,23 +94,23 @@ NAMES = {
     # -- settings
     "torch._tensor_str.PRINT_OPTS": "how tensors are printed",
 }
-"""Each name, or the one that those begin with which are meant, with what it is for."""
+"""Purpose of each name. A name may be the common prefix of several."""
 _OPTIONAL = ("torch._inductor", "torch._functorch", "torch._dynamo")
-"""Not imported for the sake of a look: they are there, or nothing of theirs is needed."""
+"""Not imported just for the check: they are imported, or nothing of them is needed."""
 
 
 def missing() -> list[str]:
-    """Return the names that the PyTorch of this process does not have, in order. Only modules that are imported are looked at."""
+    """Return the names that this process's PyTorch lacks, in order. Only imported modules are checked."""
     return [name for name in NAMES if not name.startswith(_OPTIONAL) and not _is_there(name)]
 
 
 def require() -> None:
-    """Refuse a PyTorch that lacks one of the names.
+    """Raise an error for a PyTorch that lacks any of the names.
 
     Raises
     ------
     UsageError
-        The message has all of them.
+        The message lists all of them.
     """
     import torch
 
@@ -127,7 +127,7 @@ def _is_there(name: str) -> bool:
     found: Any = sys.modules[".".join(parts[:length])]
     for index, part in enumerate(parts[length:], length):
         if not hasattr(found, part):
-            # A module that nobody has imported yet is not for a look.
+            # A module that is not imported yet is not imported for the check.
             return hasattr(found, "__path__") and find_spec(".".join(parts[: index + 1])) is not None
         found = getattr(found, part)
     return True

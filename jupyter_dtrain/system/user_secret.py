@@ -1,4 +1,4 @@
-"""The user's secret, which tells what this user has written from what others have: in Jupyter's data folder, as that of notebooks."""
+"""Keep the user's secret, which signs what this user has written; it is in Jupyter's data folder, as that of notebooks is."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ SIZE = 32  # bytes
 
 
 def user_secret() -> bytes:
-    """Return the user's secret; make it if there is none.
+    """Return the user's secret; create it if it does not exist.
 
     Raises
     ------
     CheckpointError
-        It cannot be made or read, or others can read or have written it.
+        It cannot be created or read, or other users can read it or own it.
     """
     from jupyter_core.paths import jupyter_data_dir
 
     path = Path(jupyter_data_dir()) / "jupyter_dtrain" / "secret"
     try:
         found = _read(path)
-        if len(found) != SIZE:  # of none, or of one that a loss of power has cut off
+        if len(found) != SIZE:  # missing, or truncated by a power loss
             _write(path, found)
             found = _read(path)
     except OSError as error:
@@ -41,9 +41,9 @@ def user_secret() -> bytes:
 
 
 def _read(path: Path) -> bytes:
-    """Return what the file at `path` holds, nothing where there is none; a `CheckpointError` where it is not this user's alone."""
+    """Return the contents of the file at `path`, empty if it does not exist; raise a `CheckpointError` if it is not private to the user."""
     try:
-        # Neither a link, nor a pipe that would be waited for.
+        # Follow no link, and do not block on a FIFO.
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return b""
@@ -60,14 +60,14 @@ def _read(path: Path) -> bytes:
 
 
 def _write(path: Path, damaged: bytes) -> None:
-    """Make a secret at `path`, as a whole, and never over another that has just been made. `damaged` is what is there and is none."""
+    """Create a secret at `path` atomically, without overwriting one that was just created. `damaged` is the invalid content to replace."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(secrets.token_bytes(SIZE))
             file.flush()
-            os.fsync(handle)  # or a loss of power leaves the name without the bytes
+            os.fsync(handle)  # otherwise a power loss may leave the name without the bytes
         if damaged or path.exists():
             if hmac.compare_digest(_read(path), damaged):
                 Path(name).replace(path)

@@ -108,7 +108,7 @@ class Pruning:
     def finish(self, trial: Trial, *, unless: Callable[[], bool]) -> Pruned | None:
         """Mark a trial as ended, and return where it counts as stopped early.
 
-        Wait while earlier trials may still change that, until `unless` returns true.
+        Wait while earlier trials may still change that, or until `unless` returns true.
         """
         with self._changed:
             progress = self._trials[trial.number]
