@@ -1,6 +1,6 @@
-"""Row groups in memory, under a limit of bytes, and those that come next read ahead by a thread.
+"""Cache row groups in memory up to a limit of bytes, and read the next ones ahead on a thread.
 
-A data set has one in each process, outside of itself: what it holds is no state of the data set and is never sent.
+Each process has its own cache for a data set. It is stored outside of the data set, so it is neither its state nor pickled with it.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 Load = Callable[[int], tuple[Any, int]]
-"""Reads a row group; returns what is in it, and its bytes."""
+"""Reads a row group; returns its contents, and their bytes."""
 
 
 class GroupCache:
-    """The row groups of one data set in this process.
+    """Cache of one data set's row groups in this process.
 
     Parameters
     ----------
     limit : int
-        Bytes that groups may take. The groups of one batch are held even where they take more.
+        Maximum bytes of cached groups. The groups of the current batch are kept even if they take more.
     expected : callable
-        Returns the bytes that a group is going to take.
+        Returns the expected bytes of a group.
     """
 
     def __init__(self, limit: int, expected: Callable[[int], int]) -> None:
         self._limit, self._expected = limit, expected
-        self._groups: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # the one used last is last
+        self._groups: OrderedDict[int, tuple[Any, int]] = OrderedDict()  # most recently used last
         self._coming: dict[int, Future[tuple[Any, int]]] = {}
         self._in_use: frozenset[int] = frozenset()
         self._lock = threading.Lock()
@@ -41,13 +41,13 @@ class GroupCache:
         self._loaded: set[int] = set()
 
     def get(self, groups: Collection[int], load: Load) -> dict[int, Any]:
-        """Return row groups, those that are not here read now."""
+        """Return row groups; read those that are not cached."""
         with self._lock:
             self._in_use = frozenset(groups)
         return {group: self._get(group, load) for group in groups}
 
     def read_ahead(self, groups: Iterable[int], load: Load) -> None:
-        """Have a thread read those that are not here, as far as they fit beside those in use."""
+        """Read groups that are not cached on a thread, as far as they fit beside those in use."""
         with self._lock:
             room = self._limit - sum(self._groups[group][1] for group in self._in_use if group in self._groups)
             for group in groups:
@@ -78,7 +78,7 @@ class GroupCache:
         if coming is not None:
             try:
                 return coming.result()[0]
-            except Exception:  # said where it is needed, by who needs it, who tries once more
+            except Exception:  # read again below, which raises the error for this caller
                 pass
         found = self._load(group, load)
         self._put(group, found)
@@ -121,12 +121,12 @@ _caches: WeakKeyDictionary[Any, GroupCache] = WeakKeyDictionary()
 
 
 def cache_of(owner: Any, make: Callable[[], GroupCache]) -> GroupCache:
-    """Return the cache that `owner` has in this process."""
+    """Return the cache of `owner` in this process."""
     cache = _caches.get(owner)
     if cache is None:
         cache = _caches[owner] = make()
     return cache
 
 
-# A worker process that is forked has neither the thread, nor who would open the lock.
+# A forked worker has no reading thread, and its lock could never be released.
 os.register_at_fork(after_in_child=lambda: _caches.clear())

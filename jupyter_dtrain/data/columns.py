@@ -1,4 +1,4 @@
-"""Columns of a table as what a model is fed with: numbers in tensors, texts and bytes in lists.
+"""Convert columns of a table to a model's inputs: numbers to tensors, strings and bytes to lists.
 
 Row groups are decoded once, into arrays from which :mod:`.decoded_rows` takes the rows of a batch.
 """
@@ -24,14 +24,14 @@ Names = str | Sequence[str]
 
 @dataclass(frozen=True)
 class Column:
-    """What is in a column.
+    """Type of a column.
 
     Attributes
     ----------
     dtype : torch.dtype, optional
-        Of numbers; ``None``: texts or bytes.
+        Type of its numbers; ``None`` for strings or bytes.
     width : int, optional
-        How many numbers there are in each row where they are lists; ``None``: it holds no lists.
+        Length of its lists of numbers; ``None`` if it has no lists.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Column:
 
 
 def column_of(name: str, kind: pa.DataType, width: Callable[[], int]) -> Column:
-    """Return what a column of an Arrow type is to a model; `width` finds out how long lists are whose type does not say so."""
+    """Return the `Column` for an Arrow type; `width` determines the length of lists whose type does not specify it."""
     import pyarrow.types as types
 
     if types.is_dictionary(kind):
@@ -84,18 +84,18 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Selection:
-    """The columns that make up the features, or the target, of a sample.
+    """The columns that form the features, or the target, of a sample.
 
-    Numbers and lists of numbers stand side by side in one tensor of shape ``(F,)``, of the type that PyTorch promotes them to; a single
-    name gives its column as it is; with texts or bytes among several, a sample is a dict.
+    Numbers and lists of numbers are concatenated to one tensor of shape ``(F,)``, of the dtype that PyTorch promotes them to. A single name
+    gives its column unchanged. If several columns include strings or bytes, a sample is a dict.
 
     Parameters
     ----------
     columns : tuple of Column
     single : bool
-        Whether the user has given one name and no list.
+        Whether the user has given one name instead of a list.
     dtype : torch.dtype, optional
-        Of numbers; ``None``: their own.
+        Type of numbers; ``None`` for that of the columns.
     """
 
     columns: tuple[Column, ...]
@@ -104,25 +104,25 @@ class Selection:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is one tensor made of several columns."""
+        """Whether several columns form one tensor."""
         return not self.single and all(column.dtype is not None for column in self.columns)
 
     def dtype_of(self, column: Column) -> torch.dtype:
-        """Return the type of a column's numbers in a batch."""
+        """Return the dtype of a column's numbers in a batch."""
         if self.dtype is not None:
             return self.dtype
         among = self.columns if self.is_matrix else (column,)
         return reduce(torch.promote_types, [one.dtype for one in among if one.dtype is not None])
 
     def row_bytes(self, text_bytes: Mapping[str, float]) -> float:
-        """Return what a row takes in memory; `text_bytes` says it of texts and bytes."""
+        """Return the bytes of a row in memory; `text_bytes` has those of columns of strings or bytes."""
         found = 0.0
         for column in self.columns:
             found += text_bytes.get(column.name, 32.0) if column.dtype is None else self.dtype_of(column).itemsize * (column.width or 1)
         return found
 
     def decode(self, table: pa.Table) -> Any:
-        """Return a row group's rows, as `gather` takes them: an array, an Arrow array, or a dict of such."""
+        """Return a row group's rows as `gather` takes them: an array, an Arrow array, or a dict of these."""
         if not self.is_matrix:
             found = {column.name: self._one(column, table) for column in self.columns}
             return found[self.columns[0].name] if self.single else found
@@ -194,12 +194,12 @@ def _numbers(array: Any, column: Column) -> npt.NDArray[Any]:
 
 
 def _numpy_type(dtype: torch.dtype) -> np.dtype[Any]:
-    """Return the type in which rows are kept; PyTorch makes what NumPy does not have (``bfloat16``) of it."""
+    """Return the NumPy dtype of decoded rows; ``bfloat16``, which NumPy lacks, is converted by PyTorch later."""
     return np.dtype(np.float32) if dtype == torch.bfloat16 else torch.empty(0, dtype=dtype, device="cpu").numpy().dtype
 
 
 def fill_nulls(table: pa.Table, values: Mapping[str, Any]) -> pa.Table:
-    """Put values in the place of nulls, by the name of the column."""
+    """Replace nulls by values, by column name."""
     import pyarrow.compute as pc
 
     for name, value in values.items():
@@ -217,7 +217,7 @@ def selected(names: None, columns: Mapping[str, Column], dtype: torch.dtype | No
 
 
 def selected(names: Names | None, columns: Mapping[str, Column], dtype: torch.dtype | None) -> Selection | None:
-    """Return the columns of these names; without names, as where there is no target, ``None``."""
+    """Return the `Selection` of columns with these names; ``None`` without names, as for a missing target."""
     if names is None:
         return None
     found = tuple(columns[name] for name in _names_of(names))
@@ -227,7 +227,7 @@ def selected(names: Names | None, columns: Mapping[str, Column], dtype: torch.dt
 
 
 def columns_to_read(features: Names, target: Names | None) -> list[str]:
-    """Return the names of features and target, each once."""
+    """Return the names of features and target without duplicates."""
     return list(dict.fromkeys([*_names_of(features), *_names_of(target)]))
 
 

@@ -1,4 +1,4 @@
-"""CSV files by an index of byte offsets: each is walked over once, and then any block of its rows is read alone."""
+"""Read CSV files by an index of byte offsets: each file is scanned once, and then any block of its rows is read separately."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _index(system: fs.FileSystem, file: File, *, delimiter: str, block_bytes: in
 
 
 def _index_of(opened: CountedFile, size: int, delimiter: str, block_bytes: int, line: ProgressLine) -> _Index:
-    """Walk over a file once; a line that ends within quotes goes on."""
+    """Scan a file once for the offsets of its lines; a newline within quotes does not end a line."""
     header: tuple[str, ...] = ()
     found = _Index((), [], [], [])
     place, rest = 0, b""
@@ -141,7 +141,7 @@ def _index_of(opened: CountedFile, size: int, delimiter: str, block_bytes: int, 
         if is_last and len(text) and (not len(ends) or ends[-1] < len(text)):
             if quotes[-1]:
                 raise DataError(f"a quote that is opened in the line at byte {start + int(ends[-1] if len(ends) else 0)} is not closed")
-            ends = np.append(ends, len(text))  # a last line that does not end
+            ends = np.append(ends, len(text))  # the last line has no newline
         if not len(ends):
             if is_last:
                 break
@@ -153,7 +153,7 @@ def _index_of(opened: CountedFile, size: int, delimiter: str, block_bytes: int, 
             header = _fields(text[: ends[0]].tobytes(), delimiter)
             begins, ends = begins[1:], ends[1:]
         if len(ends):
-            # Empty lines are no rows, for readers of CSV.
+            # Empty lines are not rows, as for other readers of CSV.
             lengths = ends - begins - (text[ends - 1] == _NEWLINE)
             lengths -= (lengths > 0) & (text[np.maximum(begins + lengths - 1, 0)] == _RETURN)
             found.begins.append(start + int(begins[0]))
@@ -171,13 +171,13 @@ def _fields(line: bytes, delimiter: str) -> tuple[str, ...]:
 
 
 class _Reader:
-    """Reads blocks of lines."""
+    """Read blocks of lines."""
 
     def __init__(self, system: fs.FileSystem, files: list[File], headers: list[tuple[str, ...]], delimiter: str) -> None:
         self._system, self.files, self._headers, self._delimiter = system, files, headers, delimiter
 
     def read(self, number: int, begin: int, end: int, columns: list[str], types: Mapping[str, Any]) -> pa.Table:
-        """Return these columns of the lines that begin and end at these bytes."""
+        """Return the given columns of the lines between two byte offsets."""
         from pyarrow import csv as arrow
 
         with counted_file(self._system, self.files[number]) as opened:
@@ -202,9 +202,9 @@ class CsvRowGroups(TableRowGroups):
     ----------
     reader : _Reader
     types : dict
-        By column, its type of Arrow.
+        Arrow types by column.
     blocks : array of int, shape (groups, 3)
-        The number of the file, and the bytes at which the block begins and ends.
+        Number of the file, and the byte offsets of the block's start and end.
     """
 
     def __init__(self, reader: _Reader, types: Mapping[str, Any], *, blocks: Numbers, **table: Any) -> None:
@@ -212,11 +212,11 @@ class CsvRowGroups(TableRowGroups):
         self._reader, self._types, self._blocks = reader, types, blocks
 
     def name(self, group: int) -> str:
-        """Return what a group is called in a message."""
+        """Return the name of a group for messages."""
         number, begin, end = self._blocks[group].tolist()
         return f"the lines at bytes {begin:,} to {end:,} of {self._reader.files[number].path}"
 
     def table(self, group: int, columns: list[str]) -> pa.Table:
-        """Read these columns of a group."""
+        """Read the given columns of a group."""
         number, begin, end = self._blocks[group].tolist()
         return self._reader.read(number, begin, end, columns, self._types)

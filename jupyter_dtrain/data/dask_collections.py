@@ -1,4 +1,4 @@
-"""Partitions of Dask collections as row groups: each is computed where its rows are used, by the user's own `Client` if there is one."""
+"""Use partitions of Dask collections as row groups: each is computed where its rows are used, by the user's `Client` if there is one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def from_dask(
 
 
 def _check_not_persisted(collection: Any) -> None:
-    """Refuse a collection that is in the memory of a cluster: on an engine its partitions were waited for without end."""
+    """Refuse a collection in the memory of a cluster: an engine would wait for its partitions forever."""
     client: Any = sys.modules.get("distributed.client")
     if client is not None and hasattr(collection, "__dask_graph__") and client.futures_of(collection):
         raise UsageError(
@@ -149,7 +149,7 @@ def _of_bag(bag: Any, lengths: Sequence[int] | None) -> RowGroups:
 
 
 def _lengths_of(parts: Any) -> list[int]:
-    """Count the rows of partitions that are delayed values: a collection by itself may join small ones, or start processes."""
+    """Count the rows of delayed partitions. Computing the collection instead might merge small partitions, or start processes."""
     from dask.delayed import delayed
 
     counted: list[int] = said_of(
@@ -163,7 +163,7 @@ def _count(items: Any) -> int:
 
 
 def _filled(parts: Any, lengths: Any) -> tuple[list[Any], Numbers, list[int]]:
-    """Return the partitions with rows, how many these are, and the partitions' numbers."""
+    """Return the partitions that have rows, their numbers of rows, and the partitions' numbers."""
     parts = list(parts)
     if len(parts) != len(lengths):
         raise UsageError(f"There are {len(parts)} partitions, and {len(lengths)} `lengths`.")

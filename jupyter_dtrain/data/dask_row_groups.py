@@ -1,4 +1,4 @@
-"""Row groups of Dask collections: a partition of a DataFrame, a block of an array, a partition of a bag, each computed when it is read."""
+"""Row groups of Dask collections: partitions of a DataFrame, blocks of an array, partitions of a bag, each computed when it is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TO_DO = "Mend what computes it and make the data set anew: the other rows were u
 
 
 def computed(value: Any) -> Any:
-    """Compute a collection or a partition; whatever goes wrong in the user's functions is an error of its rows."""
+    """Compute a collection or a partition; raise errors of the user's functions as `DataError`."""
     from dask.base import compute
 
     try:
@@ -46,7 +46,7 @@ class FrameRowGroups(TableRowGroups):
     ----------
     parts : list of Delayed
     numbers : list of int
-        Those of the partitions.
+        Numbers of the partitions.
     """
 
     to_do = TO_DO
@@ -56,7 +56,7 @@ class FrameRowGroups(TableRowGroups):
         self._parts, self._numbers = parts, numbers
 
     def name(self, group: int) -> str:
-        """Return what a partition is called in a message."""
+        """Return the name of a partition for messages."""
         return f"partition {self._numbers[group]} of a Dask DataFrame"
 
     def table(self, group: int, columns: list[str]) -> pa.Table:
@@ -69,18 +69,18 @@ class FrameRowGroups(TableRowGroups):
 
 
 class _Parts(RowGroups):
-    """Partitions that are no tables."""
+    """Partitions that are not tables."""
 
     def __init__(self, parts: list[Any], numbers: list[int], counts: Numbers, row_bytes: float) -> None:
         super().__init__(counts)
         self._parts, self._numbers, self._row_bytes = parts, numbers, row_bytes
 
     def expected_bytes(self, group: int) -> int:
-        """Return about how many bytes a partition takes in memory."""
+        """Return the approximate bytes of a partition in memory."""
         return int(self.counts[group] * self._row_bytes)
 
     def load(self, group: int) -> tuple[Any, int]:
-        """Return what is in a partition, and its bytes."""
+        """Return the contents of a partition, and their bytes."""
 
         def read() -> tuple[Any, int]:
             found = self._stores(self._parts[group])
@@ -99,14 +99,14 @@ class _Parts(RowGroups):
 
 
 class ArrayRowGroups(_Parts):
-    """Blocks of an array along its first dim, and those of its target."""
+    """Blocks of an array along its first dim, with the blocks of its target."""
 
     def __init__(self, parts: list[Any], numbers: list[int], counts: Numbers, row_bytes: float, dtypes: list[torch.dtype | None]) -> None:
         super().__init__(parts, numbers, counts, row_bytes)
         self._dtypes = dtypes
 
     def name(self, group: int) -> str:
-        """Return what a block is called in a message."""
+        """Return the name of a block for messages."""
         return f"block {self._numbers[group]} of a Dask Array"
 
     def _stores(self, part: Any) -> tuple[Any, ...]:
@@ -119,7 +119,7 @@ class BagRowGroups(_Parts):
     """Partitions of a bag."""
 
     def name(self, group: int) -> str:
-        """Return what a partition is called in a message."""
+        """Return the name of a partition for messages."""
         return f"partition {self._numbers[group]} of a Dask Bag"
 
     def _stores(self, part: Any) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Decoded rows of row groups: how the rows of a batch are taken from them at once, across groups, and how much memory they use."""
+"""Gather the rows of a batch from decoded row groups, and measure the memory of decoded rows."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from .columns import Selection
 
 Piece = tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64] | None]
-"""Decoded rows of a group, which of them are taken, and where they stand in the batch (``None``: they are all of it)."""
+"""Decoded rows of a group, the rows to take, and their positions in the batch (``None`` if they are all of it)."""
 
 
 def gather(pieces: Sequence[Piece], total: int, selection: Selection | None = None) -> Any:
-    """Return the rows of a batch: a tensor of shape ``(total, …)``, a list of `total`, or a dict of such."""
+    """Return the rows of a batch: a tensor of shape ``(total, …)``, a list of `total`, or a dict of these."""
     store = pieces[0][0]
     if isinstance(store, dict):
         return {name: _taken([(each[name], rows, where) for each, rows, where in pieces], total, selection) for name in store}
@@ -46,7 +46,7 @@ def _items(store: Any, rows: npt.NDArray[np.int64]) -> list[Any]:
 
 
 def nbytes_of(store: Any) -> int:
-    """Return the bytes that decoded rows take."""
+    """Return the bytes of decoded rows in memory."""
     if isinstance(store, dict):
         return sum(map(nbytes_of, store.values()))
     if isinstance(store, list):

@@ -1,4 +1,4 @@
-"""Files by path, glob or address, local or remote: each with what tells whether it is still the same."""
+"""Find and read files by path, glob or address, local or remote, and detect whether they have changed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _WILD = re.compile(r"[*?\[]")
 _OPTIONS = re.compile(r"\?\w+=[^*?\[]*\Z")
-"""Of an address (``?region=…``): Arrow's file systems take them there."""
+"""Query of an address (``?region=…``), as Arrow's file systems take it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class File:
     size : int
         Bytes.
     changed : int, optional
-        When it was changed, in nanoseconds; ``None``: its file system does not say.
+        Modification time in nanoseconds; ``None`` if the file system does not know it.
     """
 
     path: str
@@ -42,7 +42,7 @@ class File:
 
 
 def check_extra() -> None:
-    """Raise `UsageError` where PyArrow is not installed."""
+    """Raise a `UsageError` if PyArrow is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError:
@@ -50,20 +50,20 @@ def check_extra() -> None:
 
 
 def find_files(paths: Paths, filesystem: Any, suffix: str) -> tuple[fs.FileSystem, list[File]]:
-    """Return the files that are meant, in the order of their names, and the file system that they are in.
+    """Return the files that `paths` mean, sorted by name for each path, and their file system.
 
     Parameters
     ----------
     paths : path, glob, folder, or several of these
-        Those with a scheme (``s3://…``) are opened through Arrow's file systems, or fsspec's.
+        Addresses (``s3://…``) are opened with Arrow's file systems, or fsspec's.
     filesystem : pyarrow.fs.FileSystem, fsspec file system or None
     suffix : str
-        Of files that are taken from a folder.
+        Suffix of the files that are taken from a folder.
 
     Raises
     ------
     DataError
-        There is none.
+        A path matches no file.
     """
     check_extra()
     given = [os.fspath(paths)] if isinstance(paths, str | os.PathLike) else [os.fspath(path) for path in paths]
@@ -81,12 +81,12 @@ def find_files(paths: Paths, filesystem: Any, suffix: str) -> tuple[fs.FileSyste
 
 
 def no_rows(files: Sequence[File]) -> DataError:
-    """Return what to raise where none of `files` has a row."""
+    """Return the error for `files` without rows."""
     return DataError(f"There are no rows in {files[0].path}" + (f" and {len(files) - 1} other files." if len(files) > 1 else "."))
 
 
 def opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
-    """Return the file system that a path or address is in, and where it is there."""
+    """Return the file system of a path or address, and the path within it."""
     from pyarrow import ArrowInvalid, fs
 
     if isinstance(filesystem, fs.FileSystem):
@@ -99,7 +99,7 @@ def opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
     base, wild = _fixed_part(path[: options.start()] if options else path)
     try:
         system, inside = fs.FileSystem.from_uri(base + (options[0] if options else ""))
-    except ArrowInvalid:  # a scheme that Arrow itself does not know
+    except ArrowInvalid:  # an unknown scheme for Arrow
         import fsspec
 
         opened, inside = fsspec.core.url_to_fs(base)
@@ -108,7 +108,7 @@ def opened(path: str, filesystem: Any) -> tuple[fs.FileSystem, str]:
 
 
 def _fixed_part(path: str) -> tuple[str, str]:
-    """Return the folder above the first wildcard, and the rest."""
+    """Return the folder above the first wildcard, and the rest of the path."""
     found = _WILD.search(path)
     if found is None:
         return path, ""
@@ -131,13 +131,13 @@ def _matching(system: fs.FileSystem, path: str, suffix: str) -> Iterable[File]:
         pattern = _regex(f"{base.rstrip('/')}/{wild}")
         return [_file(info) for info in infos if pattern.fullmatch(info.path)]
     inside = [PurePath(info.path[len(base.rstrip("/")) + 1 :]) for info in infos]
-    # Names that begin so are those of tables' own notes (`_SUCCESS`, `_metadata`), as readers of data sets agree.
+    # Readers of data sets skip these names by convention: they are metadata (`_SUCCESS`, `_metadata`).
     kept = [info for info, name in zip(infos, inside, strict=True) if not any(part.startswith(("_", ".")) for part in name.parts)]
     return [_file(info) for info in kept if info.path.endswith(suffix)]
 
 
 def _regex(pattern: str) -> re.Pattern[str]:
-    """Return the expression of a glob: ``*`` stays within a folder, ``**`` does not."""
+    """Return the regular expression of a glob: ``*`` matches within a folder, ``**`` across folders."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]]+\])", pattern)
     known = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return re.compile("".join(part if part.startswith("[") and part.endswith("]") else known.get(part, re.escape(part)) for part in parts))
@@ -149,10 +149,10 @@ def _file(info: fs.FileInfo) -> File:
 
 @contextmanager
 def counted_file(system: fs.FileSystem, file: File) -> Iterator[CountedFile]:
-    """Open a file that has to be what it was; what is read of it is counted, and the rest of the ``with`` block decodes that."""
+    """Open a file that must be unchanged; count what is read of it, and count the rest of the ``with`` block as decoding."""
     with read_counters.spent(FILES):
         check_unchanged(system, file)
-        # Not mapped: a file that is cut short while it is read would end the process.
+        # Not memory-mapped: truncating a mapped file while it is read would kill the process.
         opened = system.open_input_file(file.path)
     counted, began = CountedFile(opened), perf_counter()
     with opened:
@@ -161,12 +161,12 @@ def counted_file(system: fs.FileSystem, file: File) -> Iterator[CountedFile]:
 
 
 class CountedFile:
-    """A file of Arrow's whose bytes and seconds are counted, as far as Arrow asks of one that is Python's.
+    """A file for Arrow that counts bytes and seconds, with the methods that Arrow calls on Python files.
 
     Attributes
     ----------
     seconds : float
-        Spent in it.
+        Seconds spent in reads.
     """
 
     closed = False
@@ -182,7 +182,7 @@ class CountedFile:
         return found
 
     def read_buffer(self, nbytes: int | None = None) -> Any:
-        """Read bytes into a buffer of Arrow's."""
+        """Read bytes into an Arrow buffer."""
         return self._counted(self._opened.read_buffer, nbytes)
 
     def _counted(self, read: Callable[[int | None], Any], nbytes: int | None) -> Any:
@@ -195,15 +195,15 @@ class CountedFile:
         return found
 
     def close(self) -> None:
-        """Leave it open: who has opened it closes it."""
+        """Do nothing: the file is closed by the code that has opened it."""
 
     def readable(self) -> bool:
-        """Return that it can be read."""
+        """Return ``True``."""
         return True
 
 
 def check_unchanged(system: fs.FileSystem, file: File) -> None:
-    """Raise `DataError` where a file is not what it was when its metadata were read."""
+    """Raise a `DataError` if a file has changed since its metadata were read."""
     from pyarrow import fs
 
     info = system.get_file_info(file.path)

@@ -1,8 +1,8 @@
-"""The order of an epoch's rows as a function of its seed, so that any batch is known without the ones before it.
+"""Compute the order of an epoch's rows from its seed, so that any batch is known without the batches before it.
 
-Row groups come in random order, and rows in random order within windows of some groups, so that few groups are in memory at a time. A
-batch is made of *lanes*: parts that stand one behind the other in it, each from row groups of its own. They are cut where the parts of
-1, 2, 3 … engines begin and end. So an engine reads the row groups of its own lanes, and the batches are the same on any number.
+Row groups are shuffled, and rows are shuffled within windows of some groups, so that few groups are in memory at a time. A batch consists
+of consecutive *lanes*, each with row groups of its own. Lanes are cut where the shares of 1, 2, 3 … engines begin and end. So an engine
+reads only the row groups of its own lanes, and the batches are the same for any number of engines.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 ENGINES = (1, 2, 3, 4, 6, 8)
-"""Numbers of engines that have row groups of their own. Others read some of them twice."""
+"""Numbers of engines for which each row group is read by one engine. With other numbers, some are read twice."""
 ROWS_TO_MIX = 1 << 16
-"""Rows of a window, where as many fit into memory."""
+"""Rows of a window, if so many fit into memory."""
 
 
 def lane_cuts(batch_size: int, engines: Sequence[int] = ENGINES) -> tuple[int, ...]:
-    """Return where the parts of so many engines begin and end in a batch, from 0 to `batch_size`."""
+    """Return the boundaries of the shares of all these numbers of engines in a batch, from 0 to `batch_size`."""
     return tuple(sorted({round(batch_size * rank / number) for number in engines for rank in range(number + 1)}))
 
 
 def plan(counts: Numbers, largest: int, cache_bytes: int, batch_size: int, window: int | None = None) -> tuple[tuple[int, ...], int]:
-    """Return the lanes of a batch, and the groups of a window, so that two windows for each lane fit into memory.
+    """Return the boundaries of lanes and the groups of a window, so that two windows for each lane fit into memory.
 
     Parameters
     ----------
@@ -40,9 +40,9 @@ def plan(counts: Numbers, largest: int, cache_bytes: int, batch_size: int, windo
     cache_bytes : int
     batch_size : int
     window : int, optional
-        Groups of a window, if that is said.
+        Groups of a window, if given by the user.
     """
-    room = max(1, cache_bytes // (2 * max(1, largest)))  # groups, half of them read ahead
+    room = max(1, cache_bytes // (2 * max(1, largest)))  # groups, half of which are read ahead
     cuts = lane_cuts(batch_size, ENGINES[:1])
     for number in range(2, len(ENGINES) + 1):
         more = lane_cuts(batch_size, ENGINES[:number])
@@ -56,19 +56,19 @@ def plan(counts: Numbers, largest: int, cache_bytes: int, batch_size: int, windo
 
 
 class EpochOrder:
-    """The rows of one epoch.
+    """The order of rows in one epoch.
 
     Parameters
     ----------
     starts : array of int, shape (groups + 1,)
-        The first row of each group, and the number of all rows.
+        First row of each group, and the number of all rows.
     batch_size : int
     cuts : sequence of int
-        Where lanes begin and end in a batch, from 0 to `batch_size`.
+        Boundaries of lanes in a batch, from 0 to `batch_size`.
     window : int
-        Row groups within which rows are permuted.
+        Number of row groups within which rows are shuffled.
     seed : int, optional
-        ``None``: rows come in the order in which they are stored.
+        ``None`` for the stored order.
     """
 
     def __init__(self, starts: Numbers, batch_size: int, *, cuts: Sequence[int], window: int, seed: int | None) -> None:
@@ -77,26 +77,26 @@ class EpochOrder:
         if seed is not None:
             np.random.default_rng([seed]).shuffle(self._groups)
         counts = (starts[1:] - starts[:-1])[self._groups]
-        self._places = np.concatenate([[0], np.cumsum(counts)])  # of the groups, in the epoch's order: (groups + 1,)
+        self._places = np.concatenate([[0], np.cumsum(counts)])  # positions of the groups in the epoch's order: (groups + 1,)
         self._batch_size, total = batch_size, int(starts[-1])
         self._num_full = total // batch_size
-        # A batch is a row of each lane in turn; the last, short one is a lane of its own: (first place, rows of a batch) of each.
+        # For each lane: its first position, and its rows in a batch. The last, short batch is a lane of its own.
         self._lanes = [(self._num_full * begin, end - begin) for begin, end in pairwise(cuts)]
         self._bounds = [*(first for first, _ in self._lanes), self._num_full * batch_size, total]
         self._cuts = list(cuts)
-        self._permuted: dict[int, tuple[int, int, Numbers]] = {}  # by lane: the window that it is in, where that begins, its rows
+        self._permuted: dict[int, tuple[int, int, Numbers]] = {}  # by lane: its current window, the window's first position, its rows
 
     def rows(self, batch: int, begin: int, end: int) -> Numbers:
-        """Return the numbers of the rows at `begin` to `end` of a batch."""
+        """Return the row numbers at `begin` to `end` of a batch."""
         parts = [part for lane, first, last in self._spans(batch, begin, end) for part in self._of_lane(lane, first, last)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts) if parts else np.empty(0, np.int64)
 
     def span(self, first: int, last: int) -> Numbers:
-        """Return the rows of batches of one row, `first` to `last`."""
+        """Return the rows at positions `first` to `last`, for batches of one row."""
         return np.concatenate(list(self._of_lane(0, first, last)))
 
     def ahead(self, batch: int, begin: int, end: int) -> tuple[int, ...]:
-        """Return the row groups that come next at `begin` to `end` of the batches, behind those of this one."""
+        """Return the row groups that the next batches need at `begin` to `end`, after those of this batch."""
         found: dict[int, None] = {}
         for lane, _, last in self._spans(batch, begin, end):
             window = self._window_of(last - 1) + 1
@@ -105,8 +105,8 @@ class EpochOrder:
         return tuple(found)
 
     def _spans(self, batch: int, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield each lane that a part of a batch is made of, and the places in the epoch's order that it takes of it."""
-        if batch >= self._num_full:  # the short one
+        """Yield each lane of a part of a batch, with the range of its positions in the epoch's order."""
+        if batch >= self._num_full:  # the short batch
             if begin < end:
                 first = self._bounds[-2]
                 yield len(self._lanes), first + begin, first + end
@@ -137,7 +137,7 @@ class EpochOrder:
         begin, end = max(int(places[0]), self._bounds[lane]), min(int(places[-1]), self._bounds[lane + 1])
         parts = []
         for group, first, last in zip(self._groups[groups], places[:-1], places[1:], strict=True):
-            offset = self._starts[group] - first  # from the place of a row to its number
+            offset = self._starts[group] - first  # from a row's position to its number
             parts.append(np.arange(max(begin, first) + offset, min(end, last) + offset))
         rows = np.concatenate(parts)
         if self._seed is not None:
@@ -146,7 +146,7 @@ class EpochOrder:
 
 
 class BatchRows(Sequence[int]):
-    """The numbers of a batch's rows, or of a part of them: computed when they are read, and with what comes next.
+    """Row numbers of a batch or of a part of it, computed when they are read.
 
     Parameters
     ----------
@@ -162,13 +162,13 @@ class BatchRows(Sequence[int]):
 
     @cached_property
     def numbers(self) -> Numbers:
-        """The rows, shape (rows,)."""
+        """Row numbers, shape (rows,)."""
         assert self._order is not None
         return self._order.rows(self._batch, self._begin, self._end)
 
     @cached_property
     def ahead(self) -> tuple[int, ...]:
-        """Row groups that the next batches are from."""
+        """Row groups of the next batches."""
         return () if self._order is None else self._order.ahead(self._batch, self._begin, self._end)
 
     def __len__(self) -> int:
@@ -192,7 +192,7 @@ class BatchRows(Sequence[int]):
         return iter(self.numbers.tolist())
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuilt, (self.numbers, self.ahead)  # for a worker process, which needs no more
+        return _rebuilt, (self.numbers, self.ahead)  # a worker process needs no more
 
     def __repr__(self) -> str:
         return repr(self.numbers.tolist())

@@ -1,4 +1,4 @@
-"""Row groups of Parquet files. Footers are read once, when the data set is made; an engine that reads a group reads that alone."""
+"""Read row groups of Parquet files. Footers are read once, when the data set is made; an engine reads only the groups that it needs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-_AT_ONCE = 16  # footers that are read side by side
+_AT_ONCE = 16  # footers that are read in parallel
 
 
 def parquet(
@@ -107,7 +107,7 @@ class _Footer:
     types: dict[str, pa.DataType]
     rows: list[int]
     text_bytes: list[dict[str, int]]
-    """By row group and column: bytes that are not compressed."""
+    """Uncompressed bytes by row group and column."""
 
 
 def _footer(system: fs.FileSystem, file: File, columns: list[str], line: ProgressLine) -> _Footer:
@@ -152,7 +152,7 @@ class ParquetRowGroups(TableRowGroups):
     system : pyarrow.fs.FileSystem
     files : list of File
     groups : array of int, shape (groups, 2)
-        The number of the file, and that of the row group in it.
+        Number of the file, and of the row group in it.
     """
 
     def __init__(self, system: fs.FileSystem, files: list[File], *, groups: Numbers, **table: Any) -> None:
@@ -160,12 +160,12 @@ class ParquetRowGroups(TableRowGroups):
         self._system, self._files, self._groups = system, files, groups
 
     def name(self, group: int) -> str:
-        """Return what a group is called in a message."""
+        """Return the name of a group for messages."""
         file, number = self._groups[group].tolist()
         return f"row group {number} of {self._files[file].path}"
 
     def table(self, group: int, columns: list[str]) -> pa.Table:
-        """Read these columns of a group, and no other bytes."""
+        """Read the given columns of a group, and no other bytes."""
         import pyarrow.parquet as pq
 
         number, row_group = self._groups[group].tolist()
@@ -179,25 +179,25 @@ class ParquetRowGroups(TableRowGroups):
 
 
 class FooterCache:
-    """Footers of the files that were read last: that of a wide file with many row groups is larger than one of these."""
+    """Cache of recently used footers. The footer of a wide file with many row groups can be larger than a row group."""
 
     LIMIT = 16 << 20
-    """Bytes, as they are in the files."""
+    """Maximum bytes, by their size in the files."""
 
     def __init__(self) -> None:
-        self._by_file: OrderedDict[int, Any] = OrderedDict()  # the one used last is last
+        self._by_file: OrderedDict[int, Any] = OrderedDict()  # most recently used last
         self._nbytes = 0
         self._lock = threading.Lock()
 
     def get(self, number: int) -> Any:
-        """Return the footer of a file that is there, or ``None``."""
+        """Return a cached footer, or ``None``."""
         with self._lock:
             if number in self._by_file:
                 self._by_file.move_to_end(number)
             return self._by_file.get(number)
 
     def put(self, number: int, footer: Any) -> None:
-        """Keep a footer, and the others as far as there is room."""
+        """Cache a footer, and evict others beyond the limit."""
         with self._lock:
             if number in self._by_file:
                 return
@@ -208,5 +208,5 @@ class FooterCache:
 
 
 _footers: WeakKeyDictionary[ParquetRowGroups, FooterCache] = WeakKeyDictionary()
-"""Outside of what they are of: they are no state of a data set and are never sent."""
-os.register_at_fork(after_in_child=lambda: _footers.clear())  # a lock may be held
+"""Stored outside of the data sets, so that footers are neither their state nor pickled with them."""
+os.register_at_fork(after_in_child=lambda: _footers.clear())  # a lock may be held by a thread of the parent

@@ -1,4 +1,4 @@
-"""A part of what is written as Parquet: its name, its columns as an Arrow table, and its file, which is there as a whole or not at all."""
+"""Name a part of a Parquet data set, convert its columns to an Arrow table, and write its file atomically."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow import fs
 
-PART_NAME = re.compile(r"part-(\d{6,})\.parquet(\.[0-9]+)?")  # the second while it is being written
+PART_NAME = re.compile(r"part-(\d{6,})\.parquet(\.[0-9]+)?")  # the second suffix is that of an unfinished file
 PartColumn = list[Any]
 
 
 def part_name(part: int) -> str:
-    """Return what the file of a part is called."""
+    """Return the file name of a part."""
     return f"part-{part:06}.parquet"
 
 
 def kept_column(name: str, column: Any) -> Any:
-    """Return a column without what it need not hold: a graph, a device's memory."""
+    """Return a copy of a column on the CPU, without an autograd graph."""
     if isinstance(column, torch.Tensor):
-        column = column.detach().cpu().clone()  # a view would keep all of what it is a view of
+        column = column.detach().cpu().clone()  # a view would keep its base's storage alive
     elif isinstance(column, np.ndarray):
         column = column.copy()
     else:
@@ -38,14 +38,14 @@ def kept_column(name: str, column: Any) -> Any:
 
 
 def array_of(piece: Any) -> Any:
-    """Return a piece as an array or list; of a batch whose samples are sharded over the ranks all rows. Collective."""
+    """Return a piece as an array or list; of a batch sharded over the ranks, all rows. Collective."""
     if not isinstance(piece, torch.Tensor):
         return piece
     return (piece.float() if piece.dtype == torch.bfloat16 else piece).numpy()
 
 
 def table_of(columns: Mapping[str, PartColumn]) -> pa.Table:
-    """Return columns, each in pieces, as an Arrow table."""
+    """Return columns, each a list of pieces, as an Arrow table."""
     import pyarrow as pa
 
     return pa.table({name: pa.chunked_array([_array(piece) for piece in pieces]) for name, pieces in columns.items()})
@@ -60,11 +60,11 @@ def _array(piece: Any) -> pa.Array:
 
 
 def put_table(system: fs.FileSystem, path: str, suffix: str, table: pa.Table) -> None:
-    """Write a file that is there as a whole or not at all."""
+    """Write a table to a file atomically."""
     import pyarrow.parquet as pq
     from pyarrow import fs
 
-    if not isinstance(system, fs.LocalFileSystem):  # an object store has a file when it is whole
+    if not isinstance(system, fs.LocalFileSystem):  # an object store shows a file only once it is complete
         with system.open_output_stream(path) as stream:
             pq.write_table(table, stream)
         return

@@ -1,8 +1,7 @@
-"""What a cell computes of each batch, written as Parquet files while it runs: predictions that need not fit into memory.
+"""Write what a cell computes of each batch to Parquet files while it runs: predictions that need not fit into memory.
 
-A part is a file of whole batches, numbered in the order in which they were added. What is in it and what it is called do not depend on how
-many engines there are: each writes some of the parts, those whose number it comes to in turn. So a part that is written a second time,
-after a lost engine or by a run that goes on, is the same once more.
+A part is a file of complete batches, numbered in the order in which they were added. Its contents and its name do not depend on the number
+of engines: the engines write parts in turn. So a part that is written again, after the loss of an engine or by a resumed run, is identical.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .files import check_extra, opened
 from .parquet_part import PART_NAME, PartColumn, array_of, kept_column, part_name, put_table, table_of
 
 PART_ROWS = 65_536
-_SEEN_LIMIT = 10.0  # seconds in which a file that one host has made is seen by the others
+_SEEN_LIMIT = 10.0  # seconds until a file that one host has created is visible on others
 
 
 def to_parquet(folder: str | os.PathLike[str], *, part_rows: int = PART_ROWS, filesystem: Any = None) -> ParquetWriter:
@@ -54,11 +53,11 @@ class ParquetWriter:
     """Rows on their way into the files of a folder; see `to_parquet`. On engines all call it at the same place."""
 
     place: open_writers.Place | None = None
-    _is_written = True  # all that was added is in a file
+    _is_written = True  # all added rows are in a file
 
     def __new__(cls, *_: Any, **__: Any) -> Self:  # noqa: D102
         made = super().__new__(cls)
-        open_writers.note(made)  # copies too, which are not made by `__init__`
+        open_writers.note(made)  # also for copies, for which `__init__` is not called
         return made
 
     def __init__(self, folder: str | os.PathLike[str], *, part_rows: int, filesystem: Any = None) -> None:
@@ -67,11 +66,11 @@ class ParquetWriter:
             raise UsageError(f"A part has at least one row, and `part_rows` is {part_rows}.")
         self.folder, self.part_rows = os.fspath(folder), part_rows
         self._filesystem = filesystem
-        self._columns: dict[str, PartColumn] | None = None  # by name, what was added since the last part
+        self._columns: dict[str, PartColumn] | None = None  # what was added since the last part, by name
         self._pending = self._num_written = self._num_parts = 0
         self._is_closed = False
 
-    __signature__ = inspect.Signature([*inspect.signature(__init__).parameters.values()][1:])  # and not that of `__new__`
+    __signature__ = inspect.Signature([*inspect.signature(__init__).parameters.values()][1:])  # otherwise that of `__new__` would be shown
 
     def append(self, values: Any = None, /, **columns: Any) -> None:
         """Add a row for each sample of a batch.
@@ -79,9 +78,9 @@ class ParquetWriter:
         Parameters
         ----------
         values : tensor, array or list, shape (B,) or (B, C)
-            A column of the name ``value``; or a dict of several, by name.
+            A column with the name ``value``, or a dict of columns by name.
         **columns
-            The same, by name.
+            Columns by name.
         """
         if self._is_closed:
             raise UsageError("The writer is closed and takes no more rows.")
@@ -103,16 +102,16 @@ class ParquetWriter:
             self._end_part()
 
     def flush(self) -> None:
-        """Write the rows that are left as the last part. It is written again, with more rows, when more have been added."""
+        """Write the remaining rows as the last part. It is rewritten when more rows are added."""
         if not self._is_written:
             self._write()
 
     def forget(self) -> None:
-        """Let the rows that are in no file be in none: the folder is another writer's."""
+        """Drop unwritten rows, as another writer owns the folder."""
         self._is_written = True
 
     def close(self) -> None:
-        """Write the rows that are left, and see that all parts are there."""
+        """Write the remaining rows, and check that all parts exist."""
         if self._is_closed:
             return
         if self._columns is None:
@@ -120,7 +119,7 @@ class ParquetWriter:
         if self._pending:
             self._end_part()
         self._is_closed = True
-        _gather(None)  # all have written theirs
+        _gather(None)  # waits until all ranks have written their parts
         missing = _gather(self._missing() if api.rank() == 0 else 0)[0]
         if missing:
             raise DataError(
@@ -148,9 +147,9 @@ class ParquetWriter:
     # -- files -------------------------------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        """Make the folder and remove the parts of an earlier time, which would be read as if they were of this one."""
+        """Create the folder and remove parts of earlier runs, which would otherwise be read with those of this one."""
         open_writers.begin(self)
-        _gather(None)  # no rank writes any more of what was there before
+        _gather(None)  # waits until no rank writes parts of before
         problem = None
         if api.rank() == 0:
             try:
@@ -179,22 +178,22 @@ class ParquetWriter:
         for info in names.values():
             system.delete_file(info.path)
         if isinstance(system, fs.LocalFileSystem):
-            Path(base, f"{part_name(0)}.0").touch()  # where rank 0 is going to write the first part
+            Path(base, f"{part_name(0)}.0").touch()  # rank 0 will write the first part under this name
 
     def _sees_first(self) -> bool:
-        """Return whether the file is there that rank 0 has made."""
+        """Return whether this rank sees the file that rank 0 has created."""
         from pyarrow import fs
 
         system, base = opened(self.folder, self._filesystem)
         if not isinstance(system, fs.LocalFileSystem):
             return True
         first, deadline = Path(base, f"{part_name(0)}.0"), time.monotonic() + _SEEN_LIMIT
-        while not first.exists() and time.monotonic() < deadline:  # as in a network file system that has not looked yet
+        while not first.exists() and time.monotonic() < deadline:  # a network file system may show it late
             time.sleep(0.05)
         return first.exists()
 
     def _end_part(self) -> None:
-        """Write what has been added as the next part, and begin another."""
+        """Write the added rows as the next part, and begin another."""
         assert self._columns is not None
         self._write()
         self._num_parts += 1
@@ -203,7 +202,7 @@ class ParquetWriter:
         self._columns = {name: [] for name in self._columns}
 
     def _write(self) -> None:
-        """Write what has been added as the next part. Each engine has it whole, and one of them writes it."""
+        """Write the added rows as the next part. Every engine has all rows, and one of them writes the file."""
         assert self._columns is not None
         number, rank = self._num_parts, api.rank()
         whole = {name: [array_of(piece) for piece in column] for name, column in self._columns.items()}
@@ -216,9 +215,9 @@ class ParquetWriter:
         self._is_written = True
 
     def _missing(self) -> int:
-        """Return how many parts are not there; remove what was not written to its end, and what comes behind the last one.
+        """Return the number of missing parts; remove unfinished files and those after the last part.
 
-        Such are of an engine that was lost, and of a cell of which less came home than it had written.
+        An engine that was lost leaves unfinished files. Later parts remain if a cell has returned less than it had written.
         """
         from pyarrow import fs
 

@@ -1,4 +1,4 @@
-"""How far files are looked through before there is a data set: a line that is written over, once that takes long."""
+"""Show the progress of scanning files as a line that is overwritten, if that takes long."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from .. import api
 from ..system.resources import size_text
 
 LONG = 1.0
-"""Seconds after which it is shown."""
+"""Seconds after which the line is shown."""
 INTERVAL = 0.25
 
 
 class ProgressLine:
-    """A line about work on several threads.
+    """Progress line of work on several threads.
 
     Parameters
     ----------
     what : str
     total : int
-        Of what `add` is told.
+        Final sum of the numbers given to `add`.
     in_bytes : bool
-        Whether that are bytes; or else files.
+        Whether the numbers are bytes; otherwise they are files.
     """
 
     def __init__(self, what: str, total: int, *, in_bytes: bool) -> None:
@@ -36,7 +36,7 @@ class ProgressLine:
         self._lock = threading.Lock()
 
     def add(self, number: int) -> None:
-        """Note that so much more is done."""
+        """Add `number` to what is done."""
         with self._lock:
             self._done += number
             now = monotonic()
@@ -51,14 +51,14 @@ class ProgressLine:
         return f"{self._what}: {done / max(1, self._total):.0%} · {of} · {rate}/s"
 
     def _show(self, text: str) -> None:
-        # On an engine the run's own view tells of it; a log needs no line for each moment.
+        # On an engine, the run's view shows progress; a log file needs no such lines.
         if api.current is None and (sys.stderr.isatty() or type(sys.stderr).__module__.startswith("ipykernel")):
             sys.stderr.write("\r" + text.ljust(self._shown))
             sys.stderr.flush()
             self._shown = len(text)
 
     def close(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._shown:
             self._show("")
             sys.stderr.write("\r")
@@ -67,7 +67,7 @@ class ProgressLine:
 
 @contextmanager
 def progress_line(what: str, total: int, *, in_bytes: bool) -> Iterator[ProgressLine]:
-    """Show how far the ``with`` block is, if it takes long; see `ProgressLine`."""
+    """Show the progress of the ``with`` block if it takes long; see `ProgressLine`."""
     line = ProgressLine(what, total, in_bytes=in_bytes)
     try:
         yield line

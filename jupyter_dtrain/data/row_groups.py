@@ -1,4 +1,4 @@
-"""Rows of row groups as a map-style data set of PyTorch, whatever the groups are read from."""
+"""A PyTorch map-style data set of row groups, independent of their source."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CACHE_BYTES = 1 << 29
 
 
 class RowGroups(ABC):
-    """What rows are read from, a group at a time.
+    """A source of rows that is read one group at a time.
 
     Parameters
     ----------
@@ -40,11 +40,11 @@ class RowGroups(ABC):
 
     @abstractmethod
     def name(self, group: int) -> str:
-        """Return what a group is called in a message."""
+        """Return the name of a group for messages."""
 
     @abstractmethod
     def expected_bytes(self, group: int) -> int:
-        """Return about how many bytes a group takes in memory. The same in each process."""
+        """Return the approximate bytes of a group in memory, which must be the same in each process."""
 
     @abstractmethod
     def load(self, group: int) -> tuple[Any, int]:
@@ -53,7 +53,7 @@ class RowGroups(ABC):
         Raises
         ------
         DataError
-            It cannot be read, or is not what it was.
+            It cannot be read, or has changed.
         """
 
 
@@ -104,14 +104,14 @@ class RowGroupDataset(Dataset[Any]):
         return int(self._starts[-1])
 
     def __getitem__(self, index: int) -> Any:
-        """Return one sample: its features, or a tuple of these and its target."""
+        """Return one sample: its features, or a tuple of features and target."""
         row = int(index)
         if not -len(self) <= row < len(self):
             raise IndexError(f"row {row} of {len(self)}")
         return next(iter(self.__getitems__([row % len(self)])))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return the samples of a batch, which PyTorch's ``default_collate`` takes whole."""
+        """Return the samples of a batch, which PyTorch's ``default_collate`` does not have to collate one by one."""
         rows = indices.numbers if isinstance(indices, BatchRows) else np.asarray(indices, np.int64)
         if not len(rows):
             return []
@@ -140,7 +140,7 @@ class RowGroupDataset(Dataset[Any]):
             yield sample, target if self.target_transform is None else self.target_transform(target)
 
     def _pieces(self, rows: Numbers) -> list[Piece]:
-        """Return, by group, what is in it, which of its rows are taken, and where they stand in the batch."""
+        """Return, by group, its contents, the rows to take, and their positions in the batch."""
         of_rows = np.searchsorted(self._starts, rows, side="right") - 1
         if rows.min() < 0 or rows.max() >= len(self):
             raise IndexError(f"rows {rows.min()} to {rows.max()} of {len(self)}")
@@ -159,13 +159,13 @@ class RowGroupDataset(Dataset[Any]):
 
     @property
     def sampler(self) -> RowSampler:
-        """A sampler for ``DataLoader(dataset, batch_size=…, sampler=dataset.sampler)``, with a stream of its own if there is a seed."""
+        """A sampler for ``DataLoader(dataset, batch_size=…, sampler=dataset.sampler)``, with its own generator if there is a seed."""
         cuts, window = self._plan(1)
         orders = partial(_order, self._starts, 1, cuts, window)
         return RowSampler(orders, len(self), shuffle=self.shuffle, seed=self.seed)
 
     def batch_sampler(self, batch_size: int, *, drop_last: bool = False) -> RowBatchSampler:
-        """Return a sampler of batches, of which engines read row groups of their own."""
+        """Return a batch sampler with which each engine reads its own row groups."""
         if batch_size < 1:
             raise UsageError(f"A batch has at least one row, and `batch_size` is {batch_size}.")
         cuts, window = self._plan(batch_size)
@@ -174,11 +174,11 @@ class RowGroupDataset(Dataset[Any]):
 
     def loader(self, batch_size: int, *, drop_last: bool = False, **options: Any) -> DataLoader[Any]:
         """Return ``DataLoader(dataset, batch_sampler=dataset.batch_sampler(batch_size, drop_last=…), **options)``."""
-        batches: Any = self.batch_sampler(batch_size, drop_last=drop_last)  # of sequences that are no lists
+        batches: Any = self.batch_sampler(batch_size, drop_last=drop_last)  # yields sequences that are not lists
         return DataLoader(self, batch_sampler=batches, **options)
 
     def _plan(self, batch_size: int) -> tuple[tuple[int, ...], int]:
-        if not self.shuffle:  # rows in the order in which they are stored
+        if not self.shuffle:  # rows in stored order
             return (0, batch_size), 1
         largest = self._source.expected_bytes(int(self._source.counts.argmax()))
         return plan(self._source.counts, largest, self.cache_bytes, batch_size, self.window)
@@ -187,7 +187,7 @@ class RowGroupDataset(Dataset[Any]):
 
     @property
     def num_row_groups(self) -> int:
-        """How many row groups there are."""
+        """Number of row groups."""
         return len(self._source.counts)
 
     @property

@@ -1,4 +1,4 @@
-"""Row groups that are tables, of which columns are taken; and what is said where they are not what they should be."""
+"""Read row groups that are tables, and report errors of files, columns and types."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _T = TypeVar("_T")
 def common_schema(
     of_files: list[tuple[str, dict[str, pa.DataType]]], wanted: list[str], *dtypes: torch.dtype | None
 ) -> dict[str, pa.DataType]:
-    """Return the types of columns, which are the same in all files.
+    """Return the types of columns, which must be equal in all files.
 
     Raises
     ------
     DataError
-        A column is not there, or has another type in another file. Numbers may have, where a `dtype` is asked for.
+        A column is missing, or has different types in two files. Numeric types may differ if a `dtype` is given.
     """
     first_path, first = of_files[0]
     for path, types in of_files:
@@ -55,14 +55,14 @@ def _are_numbers(*kinds: pa.DataType) -> bool:
 def _are_decimals(*kinds: pa.DataType) -> bool:
     import pyarrow.types as types
 
-    return all(types.is_decimal(kind) for kind in kinds)  # of any precision they are read as float64
+    return all(types.is_decimal(kind) for kind in kinds)  # decimals of any precision are read as float64
 
 
 def said_of(what: str, read: Callable[[], _T], to_do: str) -> _T:
-    """Return what `read` returns; an error says of what it is, and what to do."""
+    """Return what `read` returns; turn its errors into a `DataError` that says what cannot be read, and what to do."""
     try:
         return read()
-    except (OSError, ValueError, KeyError, DataError, IndexError, StopIteration) as error:  # Arrow's are such
+    except (OSError, ValueError, KeyError, DataError, IndexError, StopIteration) as error:  # Arrow's errors are subclasses of these
         text = f"{what} cannot be read: {str(error).strip().rstrip('.')}. {to_do}".rstrip()
         raise DataError(text) from (None if isinstance(error, DataError) else error)
 
@@ -76,7 +76,7 @@ class TableRowGroups(RowGroups):
     features, target : Selection
     fill_null : dict, optional
     text_bytes : dict
-        By column, what a text takes.
+        Mean bytes of a string by column.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TableRowGroups(RowGroups):
         self._columns: list[Column] = list({column.name: column for part in parts for column in part.columns}.values())
 
     def expected_bytes(self, group: int) -> int:
-        """Return about how many bytes a group takes in memory."""
+        """Return the approximate bytes of a group in memory."""
         return int(self.counts[group] * self._row_bytes)
 
     def load(self, group: int) -> tuple[Any, int]:
@@ -116,5 +116,5 @@ class TableRowGroups(RowGroups):
     to_do = "Write the file again, or leave it out, and make the data set anew: its other rows were used once each, and none of this batch."
 
     def table(self, group: int, columns: list[str]) -> pa.Table:
-        """Read these columns of a group."""
+        """Read the given columns of a group."""
         raise NotImplementedError

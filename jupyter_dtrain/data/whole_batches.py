@@ -1,6 +1,6 @@
-"""Batches that come whole: PyTorch's ``default_collate`` takes them as they are, any other function sees samples.
+"""Return batches that are already collated: ``default_collate`` takes them as they are, other collate functions see samples.
 
-`default_collate_fn_map` is PyTorch's own place for types of samples and how batches are made of them.
+`default_collate_fn_map` is PyTorch's registry of sample types and their collate functions.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 
 class _Pair(tuple[Any, ...]):
-    """A sample and its target out of a batch that is whole."""
+    """A sample with its target, from a collated batch."""
 
     __slots__ = ()
 
 
 class _Record(dict[str, Any]):
-    """A sample of several columns."""
+    """A sample of several columns, from a collated batch."""
 
 
 class _Row(torch.Tensor):
-    """A sample that is one tensor. What is computed from it is an ordinary tensor."""
+    """A sample that is one tensor. Operations on it return ordinary tensors."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as that of `nn.Parameter`
 
 
 class RowBatch(Sequence[Any]):
-    """The samples of a batch.
+    """The samples of a collated batch.
 
     Parameters
     ----------
-    x : tensor, shape (B, …), list of B, or dict of such
+    x : tensor, shape (B, …), list of B, or dict of these
     y : the same
-        Targets; left out where there are none.
+        Targets; omitted if there are none.
     """
 
     __slots__ = ("_length", "_parts")
@@ -45,8 +45,8 @@ class RowBatch(Sequence[Any]):
         self._length, self._parts = length, (x, *y)
 
     def collated(self) -> Any:
-        """Return what ``default_collate`` makes of the samples."""
-        # Texts are a list within a dict, and a tuple beside something else, as that function has them.
+        """Return what ``default_collate`` would make of the samples."""
+        # That function makes a list of strings within a dict, and a tuple of strings beside another part.
         return self._parts[0] if len(self._parts) == 1 else [tuple(part) if isinstance(part, list) else part for part in self._parts]
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ class RowBatch(Sequence[Any]):
 
 
 def row_of(part: Any, number: int) -> Any:
-    """Return one sample's part of what a batch holds."""
+    """Return one sample's part of a batch."""
     return {name: value[number] for name, value in part.items()} if isinstance(part, dict) else part[number]
 
 
