@@ -1,4 +1,4 @@
-"""Numbers of the statements and calls of a text, by which a run says where it is."""
+"""Number the statements and calls of a source text, so that a run can tell its position, and build syntax nodes for rewriting."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 
 class Numbers:
-    """Numbers of the statements and calls of a text."""
+    """Numbers of the statements and calls of a source text."""
 
     def __init__(self, tree: ast.Module, first: int) -> None:
         self.next = first
@@ -18,7 +18,7 @@ class Numbers:
         self._block(tree.body)
 
     def first(self, node: ast.AST) -> int:
-        """Return the number of a statement or call itself."""
+        """Return the number of a statement or call."""
         return self._first[id(node)]
 
     def last(self, node: ast.AST) -> int:
@@ -56,7 +56,7 @@ class Numbers:
 
 
 def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """Yield the blocks of a compound statement, in the order of the text."""
+    """Yield the blocks of a compound statement in source order."""
     for name in ("body", "handlers", "cases", "orelse", "finalbody"):
         value = getattr(statement, name, None)
         if name in ("handlers", "cases"):
@@ -67,7 +67,7 @@ def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def parts_of(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a node in the order of evaluation, blocks left out."""
+    """Yield the parts of a node in evaluation order, without blocks."""
     fields = ("value", "targets") if isinstance(node, ast.Assign) else node._fields
     for name in fields:
         value = getattr(node, name, None)
@@ -84,19 +84,19 @@ def parts_of(node: ast.AST) -> Iterator[ast.AST]:
                     yield part
 
 
-# Pieces of syntax with which rewritten text asks the run that it is part of.
+# Syntax nodes by which rewritten code calls its run.
 
 RUNTIME = "__dtrain__"
-"""The name, among Python's own, by which rewritten text reaches the run."""
+"""Name in `builtins` by which rewritten code finds the run."""
 
 LIVE = -1
-"""The place to jump to of a run that does not jump."""
+"""Jump target of a run that does not jump."""
 
 Node = TypeVar("Node", bound=ast.AST)
 
 
 def runtime(attribute: str) -> ast.Attribute:
-    """Return what reads an attribute of the run."""
+    """Return an expression for an attribute of the run."""
     return ast.Attribute(ast.Name(RUNTIME, ast.Load()), attribute, ast.Load())
 
 
@@ -106,12 +106,12 @@ def ask(method: str, *args: int | str | ast.expr) -> ast.Call:
 
 
 def at_compare(compare: type[ast.cmpop], number: int) -> ast.Compare:
-    """Return the comparison of where the run is to jump to with `number`."""
+    """Return a comparison of the run's jump target with `number`."""
     return ast.Compare(runtime("at"), [compare()], [ast.Constant(number)])
 
 
 def placed_at(place: ast.AST, node: Node, *, whole: bool = False) -> Node:
-    """Give `node`, and what in it has no place in the text yet, that of `place`: its start, or all of it."""
+    """Set the source position of `node`, and of new nodes inside it, to the start of `place`, or with `whole` to all of it."""
     line, column = place.lineno, place.col_offset  # type: ignore[attr-defined]  # a statement or an expression
     end = (place.end_lineno, place.end_col_offset) if whole else (line, column)  # type: ignore[attr-defined]
     pending: list[ast.AST] = [node]
@@ -125,15 +125,15 @@ def placed_at(place: ast.AST, node: Node, *, whole: bool = False) -> Node:
 
 
 def keep_value(last: ast.Expr) -> ast.stmt:
-    """Return the last line of a cell as one that gives its value to the run."""
+    """Return the last line of a cell as a statement that assigns its value to an attribute of the run."""
     value = ast.Attribute(ast.Name(RUNTIME, ast.Load()), "value", ast.Store())
     return ast.fix_missing_locations(placed_at(last, ast.Assign([value], last.value), whole=True))
 
 
 def is_silenced(source: str, tree: ast.Module) -> bool:
-    """Return whether a semicolon follows the last expression of a cell: Jupyter then shows no value of it.
+    """Return whether a semicolon follows the last expression of a cell, so that Jupyter does not show its value.
 
-    IPython 8.5 has a decorator of magics for that, and earlier ones have nothing.
+    IPython 8.5 has a decorator of magics for that, and earlier versions have nothing.
     """
     if not tree.body:
         return False

@@ -1,4 +1,4 @@
-"""What a statement binds, and where: names, targets and spans in a syntax tree."""
+"""Find the names and targets that statements bind, and the source spans of calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Span = tuple[int, int, int, int]  # line, end line, column, end column
 
 
 def spans_of(call: ast.Call) -> Iterator[Span]:
-    """Yield where the bytecode may say that a call is: a method's call begins in the line of the method's name."""
+    """Yield the spans that bytecode may report for a call: a method call may start in the line of the method's name."""
     end_line, end = call.end_lineno or 0, call.end_col_offset or 0
     yield (call.lineno, end_line, call.col_offset, end)
     if isinstance(call.func, ast.Attribute) and call.func.end_lineno != call.lineno:
@@ -19,7 +19,7 @@ def spans_of(call: ast.Call) -> Iterator[Span]:
 
 
 def targets_of(target: ast.expr) -> tuple[Any, bool]:
-    """Return the targets of a loop, names and tuples of them with ``None`` for others, and whether they are all names."""
+    """Return the targets of a loop (names, tuples of them, ``None`` for others), and whether all are names."""
     match target:
         case ast.Name():
             return target.id, True
@@ -31,7 +31,7 @@ def targets_of(target: ast.expr) -> tuple[Any, bool]:
 
 
 def assigned_in(nodes: list[ast.stmt] | ast.AST) -> frozenset[str]:
-    """Return the names that are assigned or deleted anywhere in these nodes."""
+    """Return the names that are assigned or deleted anywhere in the nodes."""
     found = set()
     for node in nodes if isinstance(nodes, list) else [nodes]:
         for part in ast.walk(node):
@@ -41,7 +41,7 @@ def assigned_in(nodes: list[ast.stmt] | ast.AST) -> frozenset[str]:
 
 
 def bound_by(statement: ast.stmt) -> frozenset[str]:
-    """Return the names that a statement binds, if it can be run again for them."""
+    """Return the names that a statement binds, if it can be executed again to bind them; empty otherwise."""
     match statement:
         case ast.Assign():
             names = [part for target in statement.targets for part in ast.walk(target) if isinstance(part, ast.Name)]
@@ -56,7 +56,7 @@ def bound_by(statement: ast.stmt) -> frozenset[str]:
 
 
 def shared_names(*nodes: ast.AST) -> frozenset[str]:
-    """Return the names that functions assign in a scope around them."""
+    """Return the names that functions declare ``global`` or ``nonlocal``."""
     return frozenset(
         name for node in nodes for part in ast.walk(node) if isinstance(part, ast.Global | ast.Nonlocal) for name in part.names
     )
@@ -80,16 +80,16 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def suppresses(context: ast.expr) -> bool:
-    """Return whether a ``with`` on `context` may end its body early: ``suppress(KeyError)``, ``pytest.raises(…)``."""
+    """Return whether a ``with`` on `context` may leave its body early: ``suppress(KeyError)``, ``pytest.raises(…)``."""
     called = context.func if isinstance(context, ast.Call) else context
     name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
     return any(word in name.lower() for word in ("suppress", "ignore", "raises"))
 
 
 def stored_names(node: ast.AST, *, certain: bool = False) -> set[str]:
-    """Return the names that `node` may bind or delete in the cell's own scope, also in functions that say ``global``.
+    """Return the names that `node` may bind or delete in the cell's scope, including ``global`` names of functions.
 
-    With `certain` only those that it binds whichever way its expressions go.
+    With `certain`, only the names that it binds on every path.
     """
     names: set[str] = set()
     pending: list[ast.AST] = [node]
@@ -104,7 +104,7 @@ def stored_names(node: ast.AST, *, certain: bool = False) -> set[str]:
             case ast.Lambda():
                 continue
             case _ if isinstance(item, COMPREHENSIONS):
-                # Targets of a comprehension are its own; a walrus inside binds in the cell.
+                # A comprehension has its own targets; a walrus inside binds in the cell.
                 if not certain:
                     names.update(part.target.id for part in ast.walk(item) if isinstance(part, ast.NamedExpr))
                 continue

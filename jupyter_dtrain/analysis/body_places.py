@@ -1,4 +1,4 @@
-"""The places that a run may be resumed at, among the statements of one function or of a cell: loops, and calls that may lead to one."""
+"""Find the places in one function or cell at which a run can resume: loops, and calls that may lead to a loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .resume_points import CallPlace, Header, LoopPlace, Unit, may_draw, may_lea
 
 
 class BodyPlaces:
-    """Notes in a unit which places its statements have; functions inside it are another's.
+    """Record the places of a unit's statements; functions inside are units of their own.
 
     Parameters
     ----------
@@ -19,32 +19,32 @@ class BodyPlaces:
         Its loops and calls are filled in.
     numbers : Numbers
     shared : frozenset of str
-        Names that functions assign with ``global``.
+        Names that functions declare ``global``.
     """
 
     def __init__(self, unit: Unit, numbers: Numbers, shared: frozenset[str]) -> None:
         self.unit, self.numbers, self.shared = unit, numbers, shared
-        self._holds: dict[int, bool] = {}  # whether there is a place in a statement
-        self._candidates: dict[int, ast.Call] = {}  # calls that a run may be resumed in
-        self._of_others: frozenset[str] = frozenset()  # names that are another's variables
+        self._holds: dict[int, bool] = {}  # whether a statement contains a place, by id
+        self._candidates: dict[int, ast.Call] = {}  # calls in which a run can resume
+        self._of_others: frozenset[str] = frozenset()  # names that functions inside share with this one
 
     def note(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Note the places among the statements of `node`."""
+        """Record the places among the statements of `node`."""
         if not self.unit.is_cell:
             self._of_others = shared_names(*_own_parts(node))
         self._look(node.body, (), None)
 
     def holds(self, statement: ast.stmt) -> bool:
-        """Return whether there is a place in a statement that a run may jump to."""
+        """Return whether a statement contains a place to which a run can jump."""
         return self._holds.get(id(statement), False)
 
     def is_candidate(self, node: ast.AST) -> bool:
-        """Return whether it is a call that a run may be resumed in."""
+        """Return whether a node is a call in which a run can resume."""
         return id(node) in self._candidates
 
     def _look(self, body: list[ast.stmt], loops: tuple[int, ...], why: str | None) -> bool:
-        """Note the places in a block inside these loops; return whether there are any."""
-        found = [self._look_at(statement, loops, why) for statement in body]  # all of them
+        """Record the places of a block inside `loops`; return whether there are any."""
+        found = [self._look_at(statement, loops, why) for statement in body]  # a list, so that every statement is visited
         return any(found)
 
     def _look_at(self, node: ast.stmt, loops: tuple[int, ...], why: str | None) -> bool:
@@ -123,7 +123,7 @@ class BodyPlaces:
 
 
 def _own_parts(function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the syntax nodes of a function, those of functions inside it left out."""
+    """Yield the syntax nodes of a function, without those of functions inside it."""
     for node in ast.iter_child_nodes(function):
         if not isinstance(node, (*FUNCTIONS, ast.Lambda, ast.ClassDef)):
             yield node

@@ -1,7 +1,7 @@
-"""The texts of the notebook's functions and classes, each by itself: what a run is compared by where the cell's own text is the same.
+"""Extract the source of each function and class of the notebook, by which runs with the same cell text are compared.
 
-A function is found by where its code begins, and told by the statement at the top level of its file that this lies in. So a class is
-there with all that is in it, and a lambda with the assignment that names it.
+A function is located by the first line of its code, and represented by the top-level statement that contains this line. So a class is
+included completely, and a lambda with the assignment that names it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from types import FunctionType
 from .code_objects import installed_folders, original_code
 
 MAX_TEXT = 1 << 20
-"""Characters of all texts of a cell's functions that are kept."""
+"""Maximum characters of all definitions that are recorded for a cell."""
 
 
 def definitions_of(objects: Iterable[object]) -> dict[str, str]:
-    """Return the texts of the functions of the user's own among `objects`, by name; those of other modules have these before it."""
+    """Return the source of the user's functions among `objects` by name, prefixed with the module's name for other modules."""
     not_the_users = (*installed_folders(), "<frozen")
     found: dict[str, str] = {}
     size = 0
@@ -44,7 +44,7 @@ def definitions_of(objects: Iterable[object]) -> dict[str, str]:
 
 @functools.lru_cache(maxsize=64)
 def _statements(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return the first and last lines of definitions and assignments at the top level of a text, and the names that they set."""
+    """Return first line, last line and name of definitions and assignments at the top level of a text."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Modules that a cell, or a function that goes with it, imports by itself.
+"""Find modules that a cell, or a function that is sent with it, imports by itself.
 
-Where the notebook has imported such a module too, and it lies beside the notebook, it goes along: the notebook may have changed it
-(``config.LR = 0.1``), and an engine would read its file. So does the module of a function that sets a global of it: else the new value
-would not come home.
+If the notebook has imported such a module too, and its file is beside the notebook, it is sent: the notebook may have changed it
+(``config.LR = 0.1``), and an engine would read its file. The module of a function that sets one of its globals is sent too; otherwise the
+new value would not be returned.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _OURS = __name__.partition(".")[0]
 _IMPORTS, _SETS = dis.opmap["IMPORT_NAME"], dis.opmap["STORE_GLOBAL"]
 
 
-Stamp = tuple[int, int]  # time of a file's last change in ns, and its size in bytes
-_brought: dict[str, Stamp] = {}  # modules that only cells on engines import: how their files were when they came home with a name
+Stamp = tuple[int, int]  # modification time of a file in ns, and its size in bytes
+_brought: dict[str, Stamp] = {}  # modules imported while results of engines were unpickled, with the stamps of their files
 
 
 def stamp_of(module: ModuleType) -> Stamp:
-    """Return what tells whether the file of `module` is another than before. No clock is asked: a file's may be another than Python's."""
+    """Return a value that changes with the file of `module`. It uses no clock, as the file system's may differ from Python's."""
     try:
-        found = os.stat(str(getattr(module, "__dict__", {}).get("__file__")))  # noqa: PTH116  # a text, as Python has it
+        found = os.stat(str(getattr(module, "__dict__", {}).get("__file__")))  # noqa: PTH116  # `os.stat` as `__file__` is a string
     except OSError:
         return (0, 0)
     return (found.st_mtime_ns, found.st_size)
@@ -40,7 +40,7 @@ def stamp_of(module: ModuleType) -> Stamp:
 
 @contextmanager
 def brought() -> Iterator[None]:
-    """Take note of modules that are imported within the ``with`` block: it was not the notebook that imported them."""
+    """Record modules that are imported in the ``with`` block, as the notebook itself has not imported them."""
     before = set(sys.modules)
     try:
         yield
@@ -49,20 +49,20 @@ def brought() -> Iterator[None]:
 
 
 def _is_outdated(module: ModuleType) -> bool:
-    """Return whether a module that came home with a name was edited since: the cell reads it again."""
+    """Return whether a module that was imported with a result was edited since; the cell then imports it again from its file."""
     return module.__name__ in _brought and stamp_of(module) != _brought[module.__name__]
 
 
 def imported_for(source: str, name: str) -> Any:
-    """Return the module `name` of a library, imported if `source` has its name in it; ``None`` where it is not here."""
+    """Return the module `name` of a library, imported if `source` mentions it; ``None`` if it is not available."""
     if name.rpartition(".")[2] in source and name not in sys.modules:
-        with suppress(ImportError):  # the cell says so itself
+        with suppress(ImportError):  # the cell raises the error itself
             return importlib.import_module(name)
     return sys.modules.get(name)
 
 
 def imported_names(tree: ast.AST) -> frozenset[str]:
-    """Return the names of the modules that the statements of `tree` may import."""
+    """Return the names of the modules that `tree` may import."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -73,7 +73,7 @@ def imported_names(tree: ast.AST) -> frozenset[str]:
 
 
 def asked_for(names: Iterable[str], objects: Iterable[object], modules: Iterable[ModuleType]) -> list[ModuleType]:
-    """Return those of `modules` that are imported by the `names` of a cell or by functions among `objects`, or set by these."""
+    """Return those of `modules` that the `names` of a cell or functions among `objects` import, or whose globals these set."""
     by_name = {module.__name__: module for module in modules}
     if not by_name:
         return []
@@ -89,7 +89,7 @@ def _of_function(function: FunctionType, modules: Mapping[str, ModuleType]) -> I
     own = str(function.__globals__.get("__name__"))
     sets = own in modules and function.__globals__ is vars(modules[own])
     for code in everything(function.__code__):
-        instructions = code.co_code[::2]  # a look at these spares a list of them for nearly every function
+        instructions = code.co_code[::2]  # checking opcodes first avoids disassembling nearly every function
         if sets and _SETS in instructions and any(step.opcode == _SETS for step in dis.get_instructions(code)):
             yield own
         if _IMPORTS in instructions:
@@ -112,12 +112,12 @@ def _imports(code: CodeType, package: str) -> Iterator[str]:
 
 
 def modules_beside(folder: Path) -> list[ModuleType]:
-    """Return the imported modules whose files lie under `folder` and are not installed."""
+    """Return the imported modules whose files are under `folder` and not installed."""
     here = f"{folder.resolve()}{os.sep}"
     found = []
     for name in sorted(sys.modules.keys() - _installed):
         module = sys.modules.get(name)
-        # Some modules make up attributes when asked for them.
+        # Read `__dict__`, as some modules create attributes on access.
         attributes = getattr(module, "__dict__", {})
         file = attributes.get("__file__")
         if module is None or not isinstance(file, str) or attributes.get("__name__") != name or name == "__main__":
@@ -130,4 +130,4 @@ def modules_beside(folder: Path) -> list[ModuleType]:
 
 
 _installed: set[str] = set()
-"""Names of imported modules that are: there are thousands, and each cell asks several times."""
+"""Cache of names of installed modules: there are thousands, and each cell asks several times."""

@@ -1,4 +1,4 @@
-"""The loops of a cell and of the functions that it calls, and which of them a run can go on in: shown before anything is sent."""
+"""Report the loops of a cell and of the functions that it calls, and in which of them a run can resume, before anything is sent."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LONGEST = 48  # characters of a loop's text
 
 @dataclass(frozen=True)
 class LoopRow:
-    """One loop.
+    """A loop in the report.
 
     Attributes
     ----------
     where, text : str
-        Its line, with the function that it is in, and what it says.
+        Its line, with its function, and its source.
     why_not : str
-        Why a run goes on at an iteration of an outer loop only; empty if it can at each iteration of this one.
+        Why a run can resume only at an iteration of an outer loop; empty if it can at each iteration of this one.
     """
 
     where: str
@@ -34,7 +34,7 @@ class LoopRow:
 
 
 def loop_rows(tree: ast.Module, namespace: Mapping[str, Any]) -> list[LoopRow]:
-    """Return a row for each loop of a cell, and of those functions of the notebook that it may call."""
+    """Return a row for each loop of a cell, and of the notebook's functions that it may call."""
     texts = [tree, *_texts_of(tree, namespace)]
     units = [unit for text in texts for unit in Rewriting(text, "", is_cell=text is tree).units]
     reasons = _reasons(units)
@@ -63,7 +63,7 @@ def _key(owner: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef, in_cell: bo
 
 
 def _texts_of(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[ast.Module]:
-    """Yield the texts of the functions and classes that the cell names, and of those that these name."""
+    """Yield the source texts of the functions and classes that the cell mentions, directly or through others."""
     pending, seen, found = list(mentioned(tree)), set[str](), dict[str, str]()
     while pending:
         value = namespace.get(pending.pop())
@@ -82,7 +82,7 @@ def _texts_of(tree: ast.Module, namespace: Mapping[str, Any]) -> Iterator[ast.Mo
 
 
 def _reasons(units: list[Unit]) -> dict[str, str]:
-    """Return, by the names of functions that are called, why a run cannot go on inside; an empty text if it can."""
+    """Return, by name of called functions, why a run cannot resume inside; empty if it can."""
     by_name: dict[str, list[Unit]] = {}
     for unit in units:
         by_name.setdefault(unit.key[0], []).append(unit)
@@ -99,7 +99,7 @@ def _reasons(units: list[Unit]) -> dict[str, str]:
 
 
 def _own_loops(owner: ast.AST) -> Iterator[ast.For | ast.While]:
-    """Yield the loops of a function in the order of its text, not those of functions inside it."""
+    """Yield the loops of a function in source order, without those of functions inside it."""
     for node in ast.iter_child_nodes(owner):
         if isinstance(node, ast.For | ast.While):
             yield node
@@ -117,7 +117,7 @@ def _text(loop: ast.For | ast.While) -> str:
 
 
 def loop_table(rows: list[LoopRow]) -> str:
-    """Return the rows as text; empty if there is none."""
+    """Return the rows as a text table; empty without rows."""
     if not rows:
         return ""
     widths = [max(len(row.where) for row in rows), max(len(row.text) for row in rows)]

@@ -1,4 +1,4 @@
-"""Which names the statements of a cell read before they have bound them, whichever way it goes."""
+"""Determine which names the statements of a cell read before they bind them, on any path."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _IMPLICIT = frozenset({"__name__", "__annotations__", "__conditional_annotations
 
 @dataclass
 class NameFlow:
-    """Walks statements in order. `assigned` is the set of names that are certainly bound at that point."""
+    """Walk statements in order. `assigned` is the set of names that are certainly bound at that point."""
 
     needed: dict[str, int] = field(default_factory=dict)
     maybe: dict[str, int] = field(default_factory=dict)
-    _stored: set[str] = field(default_factory=set)  # by any statement walked so far, on any path
-    _loop: set[str] = field(default_factory=set)  # by any statement of the loops around this one
-    _earlier: set[str] = field(default_factory=set)  # of these, the names that an earlier pass may have stored
-    _any_name: bool = False  # a star import may have stored it
+    _stored: set[str] = field(default_factory=set)  # bound by any statement walked so far, on any path
+    _loop: set[str] = field(default_factory=set)  # bound by any statement of the enclosing loops
+    _earlier: set[str] = field(default_factory=set)  # of `_loop`, the names that an earlier iteration may have bound
+    _any_name: bool = False  # a star import may have bound any name
 
     def statements(self, body: Sequence[ast.stmt], assigned: set[str]) -> set[str]:
-        """Follow statements that come one after the other; return the names that are bound behind them for certain."""
+        """Walk consecutive statements; return the names that are certainly bound after them."""
         for statement in body:
             assigned = self.statement(statement, assigned)
         return assigned
 
     def branch(self, body: Sequence[ast.stmt], assigned: set[str]) -> set[str]:
-        """Walk statements that may or may not run: in a loop, perhaps not in the first pass."""
+        """Walk statements that may not run; in a loop, they may run only in a later iteration."""
         outer, self._earlier = self._earlier, self._loop
         try:
             return self.statements(body, assigned)
@@ -44,7 +44,7 @@ class NameFlow:
             self._earlier = outer
 
     def statement(self, node: ast.stmt, assigned: set[str]) -> set[str]:
-        """Follow one statement; return the names that are bound behind it for certain."""
+        """Walk one statement; return the names that are certainly bound after it."""
         match node:
             case ast.If():
                 assigned = self.read(node.test, assigned)
@@ -75,7 +75,7 @@ class NameFlow:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 for name, line, certain in _reads(node, inner=False):
                     self.note(name, line, assigned, certain=certain)
-                # Bodies of functions run when they are called, so what they read may be assigned by then.
+                # Function bodies run when they are called, so the names that they read may be bound by then.
                 for name, line, _ in _reads(node, inner=True):
                     if name != node.name:
                         self.note(name, line, assigned, certain=False)
@@ -92,7 +92,7 @@ class NameFlow:
                 return self.read(node, assigned)
 
     def tried(self, node: ast.Try | ast.TryStar, assigned: set[str]) -> set[str]:
-        """Walk a ``try``, any statement of whose body may be its last."""
+        """Walk a ``try``, whose body may end at any of its statements."""
         done = self.statements(node.orelse, self.statements(node.body, assigned))
         for handler in node.handlers:
             before = assigned if handler.type is None else self.read(handler.type, assigned)
@@ -103,7 +103,7 @@ class NameFlow:
         return done | (final - assigned)
 
     def matched(self, node: ast.Match, assigned: set[str]) -> set[str]:
-        """Walk a ``match``; a pattern may bind names even where its case is not taken in the end."""
+        """Walk a ``match``; a pattern may bind names even if its case does not match in the end."""
         assigned = self.read(node.subject, assigned)
         ends = []
         for case in node.cases:
@@ -127,7 +127,7 @@ class NameFlow:
             self._loop = outer
 
     def read(self, node: ast.expr | ast.stmt, assigned: set[str]) -> set[str]:
-        """Note what an expression or a simple statement reads; return what is assigned after it."""
+        """Record the names that an expression or a simple statement reads; return the names that are bound after it."""
         for name, line, certain in _reads(node, inner=False):
             self.note(name, line, assigned, certain=certain)
         for name, line, _ in _reads(node, inner=True):
@@ -136,31 +136,30 @@ class NameFlow:
         return assigned | stored_names(node, certain=True)
 
     def bind(self, target: ast.expr, assigned: set[str]) -> set[str]:
-        """Note what a target of ``for`` or ``with`` reads (the `d` of ``d[k]``); return what is assigned after it."""
+        """Record the names that a target of ``for`` or ``with`` reads (the `d` of ``d[k]``); return the names that are bound after it."""
         return self.read(ast.copy_location(ast.Assign(targets=[target], value=ast.Constant(None)), target), assigned)
 
     def note(self, name: str, line: int, assigned: set[str], *, certain: bool) -> None:
-        """Note that a name is read where those of `assigned` are bound; `certain`: at this place, whatever is called."""
+        """Record that a name is read where `assigned` are bound; `certain`: when this statement runs, not in a later call."""
         if name in assigned or name in _IMPLICIT:
             return
         unknown = self._any_name or not certain or name in self._stored or name in self._earlier
         (self.maybe if unknown else self.needed).setdefault(name, line)
 
     def store(self, node: ast.AST) -> set[str]:
-        """Note what a node binds, and return the names."""
+        """Record the names that a node binds, and return them."""
         names = stored_names(node)
         self._stored |= names
         return names if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else {node.name}
 
 
 def _reads(node: ast.expr | ast.stmt, *, inner: bool) -> list[tuple[str, int, bool]]:
-    """Return (name, line, certain) for each global read in `node`; not certain are those after a store in `node` itself.
+    """Return (name, line, certain) for each global read in `node`; reads after a store in `node` itself are not certain.
 
-    The compiler knows the scoping rules best, so its output is read and not the tree: with `inner` the reads inside
-    nested functions and lambdas, without it those that happen when the statement runs (class bodies and
-    comprehensions included).
+    It inspects the compiled code, as the compiler knows the scoping rules best: with `inner` the reads inside nested functions and lambdas,
+    otherwise those when the statement runs, including class bodies and comprehensions.
     """
-    if isinstance(node, ast.Delete):  # the names have to be there, though nothing loads them
+    if isinstance(node, ast.Delete):  # the names must exist, though no instruction loads them
         node = ast.copy_location(ast.Expr(ast.Tuple([_as_load(target) for target in node.targets], ast.Load())), node)
     statement = node if isinstance(node, ast.stmt) else ast.copy_location(ast.Expr(node), node)
     module = ast.fix_missing_locations(ast.Module(body=[statement], type_ignores=[]))
@@ -170,7 +169,7 @@ def _reads(node: ast.expr | ast.stmt, *, inner: bool) -> list[tuple[str, int, bo
 
 
 def _as_load(target: ast.expr) -> ast.expr:
-    """Return the target of a ``del`` as an expression that reads all that it needs."""
+    """Return the target of a ``del`` as an expression that reads all that it requires."""
     match target:
         case ast.Name():
             return ast.copy_location(ast.Name(target.id, ast.Load()), target)
@@ -184,7 +183,7 @@ def _as_load(target: ast.expr) -> ast.expr:
 
 
 def _runs_at_once(code: CodeType) -> bool:
-    # A class body is not optimized (its locals are a namespace); comprehensions have reserved names.
+    # The code of a class body lacks the flag CO_OPTIMIZED; comprehensions have reserved names.
     return code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>") or not code.co_flags & 0x1
 
 
@@ -204,7 +203,7 @@ def _later(code: CodeType) -> Iterator[CodeType]:
 
 
 def global_reads(code: CodeType) -> Iterator[tuple[str, int, bool]]:
-    """Yield the global names that code reads: name, line, and whether the code itself has not bound it before."""
+    """Yield the global names that `code` reads: name, line, and whether `code` has not bound it before."""
     own: set[str] = set()
     in_class = not code.co_flags & 0x1 and code.co_name != "<module>"
     line = code.co_firstlineno

@@ -1,9 +1,8 @@
-"""From a cell's text to the names that it needs from the notebook.
+"""Determine the names that a cell's text needs from the notebook.
 
-The analysis follows the order of the statements: a name that the cell always assigns before it reads it is not
-needed, so what an earlier run left behind under that name (a loss with its whole graph, an iterator that cannot be
-sent) stays at home. Where the order cannot be known (branches, function bodies, after a loop) a name counts as
-*maybe* needed: it is sent when it can be, and left out when it cannot.
+The analysis follows the order of the statements. A name that the cell always assigns before it reads it is not needed, so its old value (a
+loss with its autograd graph, an iterator that cannot be pickled) is not sent. Where the order is unknown (branches, function bodies, after
+a loop), a name is *maybe* needed: it is sent if it can be pickled, and omitted otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _IN_QUERY = re.compile(r"@([^\W\d]\w*)")
 
 @dataclass(frozen=True)
 class CellNames:
-    """Names that a cell reads from the notebook, each with the line where it is first read.
+    """Names that a cell reads from the notebook, each with the line of its first read.
 
     Attributes
     ----------
@@ -35,7 +34,7 @@ class CellNames:
     maybe : dict of str to int
         Read where an assignment in the cell may or may not have come first.
     attributes, imports : set of str
-        Attributes that the cell uses of anything, and modules that it may import.
+        Attributes that the cell uses of any object, and modules that it may import.
     """
 
     needed: dict[str, int]
@@ -49,7 +48,7 @@ class CellNames:
 
 
 def find_names(tree: ast.Module) -> CellNames:
-    """Return the names that the statements of `tree` read before they assign them. `tree` is one that compiles."""
+    """Return the names that the statements of `tree`, which must compile, read before they assign them."""
     flow = NameFlow()
     flow.statements(tree.body, assigned=set())
     in_magics = dict(reversed(list(_words_in_magics(tree))))
@@ -61,17 +60,17 @@ def find_names(tree: ast.Module) -> CellNames:
 
 @lru_cache(maxsize=64)
 def names_in_text(text: str) -> CellNames:
-    """Return the same for a text, which compiles: cells are run again as they are."""
+    """Return the names of a source text that compiles; cached, as cells are run repeatedly."""
     return find_names(ast.parse(text))
 
 
 def all_global_reads(code: CodeType) -> set[str]:
-    """Return the global names that `code` reads, and those that the functions within it do."""
+    """Return the global names that `code` and functions within it read."""
     return {name for inner in everything(code) for name, _, _ in global_reads(inner)}
 
 
 def _main_by_name(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Return ``globals`` where the cell takes the notebook for a module (``sys.modules[__name__]``), which comes to the same."""
+    """Yield ``globals`` where the cell accesses the notebook as a module (``sys.modules[__name__]``), which has the same effect."""
     for node in ast.walk(tree):
         match node:
             case ast.alias(name="__main__"):
@@ -81,7 +80,7 @@ def _main_by_name(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _words_in_queries(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Return (word, line) for what may be a name in a query of a table: ``frame.query("loss < @best")``."""
+    """Yield (word, line) for possible names in queries of a table: ``frame.query("loss < @best")``."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="query" | "eval")):
@@ -92,7 +91,7 @@ def _words_in_queries(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def _words_in_magics(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Return (word, line) for what may be a name in the text of a magic (``%time train(x)``) or a shell command (``!ls {folder}``)."""
+    """Yield (word, line) for possible names in the text of a magic (``%time train(x)``) or a shell command (``!ls {folder}``)."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Call(func=ast.Name("get_ipython")), attr=attr)):

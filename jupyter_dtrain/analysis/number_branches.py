@@ -1,7 +1,7 @@
-"""Branches that go by a number (``if self.steps > 100:``, ``if epoch >= warmup:``) and in which something is made of all samples.
+"""Find branches that depend on a number (``if self.steps > 100:``, ``if epoch >= warmup:``) and mix samples of a batch.
 
-A call of a model shows what it does with its samples only where it comes by. Numbers differ from call to call: such a branch may be taken
-for the first time long after a model is known. So this reads the text for it. It would rather find too much: what is found costs time.
+A call of a model shows what it does with samples only on the path that it takes. Numbers change from call to call, so a branch may be taken
+for the first time long after a model was checked. Therefore the source is searched. False positives only cost time.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterator, Set
 
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _SIZES = frozenset(("dim", "ndim", "ndimension", "shape", "size", "numel", "len"))
-"""Compared with a number, these say how a tensor is made, which the first call shows."""
+"""Comparisons of these with a number depend on a tensor's shape, which the first call shows."""
 # fmt: off
 _OF_ALL = frozenset((
     "mean", "sum", "std", "var", "std_mean", "var_mean", "norm", "max", "min", "amax", "amin", "aminmax", "median", "quantile", "logsumexp",
     "prod", "all", "any",
 ))
-"""Without a dim they are of all samples."""
+"""Without a dim, these reduce over all samples."""
 _ALONG = frozenset((
     "sort", "argsort", "argmax", "argmin", "topk", "cumsum", "cumprod", "logcumsumexp", "softmax", "log_softmax", "normalize", "roll",
     "flip",
@@ -29,18 +29,18 @@ _DIMS = frozenset(("dim", "dims", "axis"))
 
 
 def mixes(part: ast.AST, called: Set[str] = frozenset()) -> bool:
-    """Return whether a part of a text makes something of several samples of a batch, or calls one of the functions `called`."""
+    """Return whether a part of a source text mixes samples of a batch, or calls one of the functions `called`."""
     return any((isinstance(node, ast.Call) and _name_of(node) in called) or _is_of_samples(node) for node in ast.walk(part))
 
 
 def mixes_by_number(function: ast.AST, called: Set[str] = frozenset()) -> bool:
-    """Return whether a function may begin, or end, to make something of all samples of a batch where a number says so.
+    """Return whether a number may decide whether a function mixes samples of a batch.
 
     Parameters
     ----------
     function : ast.AST
     called : set of str
-        Names of functions, and of modules, that make something of all samples.
+        Names of functions, and of modules, that mix samples.
     """
     fixed = {name for node in ast.walk(function) for name in _fixed_names(node)}
     return any(
@@ -56,7 +56,7 @@ def _name_of(call: ast.Call) -> str | None:
 
 
 def _fixed_names(node: ast.AST) -> Iterator[str]:
-    """Yield the names that `node` gives to what all calls have alike: the turn of a loop, a size."""
+    """Yield the names that `node` binds to values that are equal in all calls: a loop variable, a size."""
     targets: list[ast.expr] = []
     if isinstance(node, ast.For | ast.comprehension):
         targets = [node.target]
@@ -88,7 +88,7 @@ def _is_flag(node: ast.expr) -> bool:
 
 
 def _branches(node: ast.If | ast.IfExp, function: ast.AST) -> Iterator[ast.AST]:
-    """Yield what is run, or not, by what the test of `node` says."""
+    """Yield the nodes whose execution depends on the test of `node`."""
     if isinstance(node, ast.IfExp):
         yield from (node.body, node.orelse)
         return
@@ -99,7 +99,7 @@ def _branches(node: ast.If | ast.IfExp, function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _is_of_samples(node: ast.AST) -> bool:
-    """Return whether an expression may be of several samples of a batch, whose dim is the first."""
+    """Return whether an expression may mix samples of a batch, along its first dim."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
         return ast.dump(node.left) in map(ast.dump, _turned(node.right)) or ast.dump(node.right) in map(ast.dump, _turned(node.left))
     if not isinstance(node, ast.Call):
@@ -108,7 +108,7 @@ def _is_of_samples(node: ast.AST) -> bool:
     if isinstance(node.func, ast.Attribute):
         owner = node.func.value
         of_module = (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", None)) in _MODULES
-    elif name not in _MIX:  # `sum`, of a list
+    elif name not in _MIX:  # the builtin `sum` takes a list
         return False
     if name in ("mm", "matmul") and of_module and len(args) == 2:
         return ast.dump(args[0]) in map(ast.dump, _turned(args[1]))
@@ -120,7 +120,7 @@ def _is_of_samples(node: ast.AST) -> bool:
 
 
 def _turned(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield what `node` is the transpose of."""
+    """Yield the expression of which `node` is the transpose."""
     if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
         yield node.value
     elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("t", "transpose"):

@@ -1,6 +1,6 @@
-"""What an expression comes to that is made of numbers, texts, containers and names of such: ``1e-3 * 2``, ``(WIDTH // 2, "x")``.
+"""Evaluate expressions of numbers, strings, containers and names of these: ``1e-3 * 2``, ``(WIDTH // 2, "x")``.
 
-Nothing is called but a few functions of numbers and texts, and nothing is read from the process: the same text has the same value
+Only a few functions of numbers and strings are called, and nothing is read from the process. So the same text has the same value
 everywhere.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-_LARGEST = 1 << 200  # of a whole number that is raised, shifted or repeated
+_LARGEST = 1 << 200  # maximum operand of a power, a shift or a product
 _BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -52,7 +52,7 @@ _OF_TEXTS = frozenset(
     {"split", "splitlines", "join", "lower", "upper", "title", "strip", "lstrip", "rstrip", "replace", "encode", "decode"}
 )
 _NUMBERS_IN = frozenset({"math", "np", "numpy", "torch"})
-"""Modules of whose attributes the numbers and the types of numbers are the same in every process."""
+"""Modules whose attributes that are numbers or dtypes are the same in every process."""
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     **{kind.__name__: kind for kind in (float, int, bool, str, complex, tuple, list, dict, set)},
     **{function.__name__: function for function in (abs, max, min, round, sum)},
@@ -60,18 +60,18 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def plain_value(text: str, known: Callable[[str], Any]) -> Any:
-    """Return what the expression `text` comes to.
+    """Return the value of the expression `text`.
 
     Parameters
     ----------
     text : str
     known : callable
-        Returns what a name has. Raises :class:`LookupError` or :class:`ValueError` where it has nothing plain.
+        Returns the value of a name. Raises :class:`LookupError` or :class:`ValueError` if it has no plain value.
 
     Raises
     ------
     ValueError
-        It is made of something else. What arithmetic raises, too.
+        It contains something else. Errors of arithmetic are raised too.
     """
     return _value(ast.parse(text, mode="eval").body, known)
 
@@ -133,7 +133,7 @@ def _combined(op: type[ast.operator], left: Any, right: Any) -> Any:
 
 
 def _constant(module: str, name: str) -> Any:
-    """Return the number, or the type of numbers, that is called so in a module; ``None`` where it is something else."""
+    """Return the number or dtype with this name in a module; ``None`` for anything else."""
     found = sys.modules.get("numpy" if module == "np" else module)
     value = getattr(found, "__dict__", {}).get(name)
     return value if isinstance(value, float) or type(value).__name__ == "dtype" else None

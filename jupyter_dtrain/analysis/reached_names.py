@@ -1,7 +1,7 @@
-"""Names that the functions of a library use which a notebook mentions: only what they lead to can be other than the library has made it.
+"""Find the names in functions of a library that a notebook may reach: only these can differ from the library's defaults.
 
-A large library has thousands of objects in its modules. What a notebook has set of them it has named, or a function that it has named did:
-``sklearn.set_config(…)``.
+A large library has thousands of objects in its modules. The notebook can have changed only those that it mentions, or that a function that
+it mentions does: ``sklearn.set_config(…)``.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 from .code_objects import names_in
 
-_MOST = 60  # functions that those lead to which are mentioned: one that sets something is not far
+_MOST = 60  # number of functions whose callees are followed, as a function that sets something is close
 _WORD = re.compile(r"[A-Za-z_]\w*")
 
 
 @lru_cache(maxsize=1000)
 def words_of(text: str) -> frozenset[str]:
-    """Return all words of a text, those in its strings too."""
+    """Return all words of a text, including those in strings."""
     return frozenset(_WORD.findall(text))
 
 
 def reached_names(package: str, modules: Sequence[ModuleType], words: Iterable[str]) -> frozenset[str]:
-    """Return `words`, and the names in the functions of `modules` that are called so, and in those that these call."""
+    """Return `words`, and the names in the functions of `modules` with these names and in those that they call."""
     known = _functions.get(package)
     if known is None or known[0] != len(modules):
         known = _functions[package] = len(modules), _by_name(modules)
@@ -56,7 +56,7 @@ def _reached(package: str, names: frozenset[str]) -> frozenset[str]:
 
 
 def _by_name(modules: Sequence[ModuleType]) -> dict[str, list[FunctionType]]:
-    """Return the functions of `modules`, and those that classes have for themselves, also by the names of these."""
+    """Return the functions of `modules` by name, and class and static methods also by the names of their classes."""
     found: dict[str, dict[int, FunctionType]] = {}
     for module in modules:
         for name, value in list(vars(module).items()):
@@ -67,7 +67,7 @@ def _by_name(modules: Sequence[ModuleType]) -> dict[str, list[FunctionType]]:
 
 def _functions_in(name: str, value: Any, home: str) -> Iterator[tuple[str, FunctionType]]:
     if type(value) is FunctionType and value.__module__ == home:
-        while value is not None:  # what is decorated is behind
+        while value is not None:  # the original of a decorated function
             if type(value) is FunctionType:
                 yield name, value
             value = getattr(value, "__wrapped__", None)

@@ -1,9 +1,9 @@
-"""Where in a text a run can be resumed: its statements, loops and calls, each with a number.
+"""Determine where a run can resume in a source text: its statements, loops and calls, each with a number.
 
-A run that goes on in another process has the values of its names, but not the interpreter's own state: what an expression
-has computed so far, which handler is running, where a generator stands. So a place is a loop's next iteration, or a
-call of a function that is itself at such a place, as long as nothing was computed before the call that is needed after it.
-Numbers are given in the order of the text (those of calls in the order of evaluation), so all of a statement lies in one interval.
+A run that resumes in another process has the values of its names, but not the interpreter's state: partial results of expressions, active
+exception handlers, positions of generators. So a place is the next iteration of a loop, or a call of a function that is itself at such a
+place, if nothing was computed before the call that is needed after it. Numbers increase in source order (those of calls in evaluation
+order), so the numbers of a statement form an interval.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _COMPREHENSIONS = {
     ast.GeneratorExp: "a generator expression",
     ast.Lambda: "a lambda",
 }
-# Calls of these lead to no function of the user's that could hold a loop worth a place.
+# Calls of these builtins lead to no function of the user's with a loop.
 _BUILTINS = frozenset(
     """abs all any bool bytes callable chr dict dir divmod enumerate filter float format frozenset getattr hasattr hash hex id int
     isinstance issubclass iter len list locals map max min object oct ord pow print range repr reversed round set setattr slice
     sorted str sum super tuple type vars zip""".split()  # noqa: SIM905  # legible
 )
-# Methods and functions that draw no random numbers.
+# Functions and methods that draw no random numbers.
 _DRAW_NOTHING = frozenset(
     """arange children chunk items keys linspace modules named_parameters parameters product size split tqdm trange values""".split()  # noqa: SIM905
 )
@@ -38,9 +38,9 @@ _DRAW_NOTHING = frozenset(
 
 @dataclass(frozen=True)
 class CallPlace:
-    """A call: its number and line, the loops around it, outermost first, and by which name it is made.
+    """A call: its number and line, the enclosing loops, outermost first, and its function's name.
 
-    `why_not` says what keeps a run from being resumed inside.
+    `why_not` says why a run cannot resume inside.
     """
 
     number: int
@@ -58,21 +58,21 @@ class LoopPlace:
     ----------
     number, line : int
     end_of_test, end_of_body : int
-        The last numbers in the condition of a ``while``, and in the body.
+        Last numbers in the condition of a ``while``, and in the body.
     loops : tuple of int
-        The loops around it, outermost first, and itself.
+        The enclosing loops, outermost first, and this one.
     targets : Any
         A name, a tuple of targets, or ``None`` for another kind of target.
     plain_targets : bool
-        Whether the targets are names and nothing else.
+        Whether all targets are names.
     rebound : frozenset of str
-        Names of which the iterable is made and which the loop assigns.
+        Names in the iterable that the loop assigns.
     sources : tuple of str
-        Names of which the iterable is made.
+        Names in the iterable.
     draws : bool
         Whether evaluating the iterable may draw random numbers.
     is_name : bool
-        Whether the iterable is not made for the loop.
+        Whether the iterable is an existing object: a name, an attribute or an item.
     """
 
     number: int
@@ -95,15 +95,15 @@ class Unit:
     Attributes
     ----------
     key : (str, int)
-        The name and first line of its code object.
+        Name and first line of its code object.
     first_number : int
-        The lowest number of its file.
+        Lowest number of its file.
     calls : dict
-        By where the bytecode says that they are.
+        Calls by their span in the bytecode.
     binders : dict of int to frozenset of str
-        Statements that can be run again to bind these names, by number.
+        Statements that can be executed again to bind these names, by number.
     blocks : dict of int to tuple of int
-        For each of `binders` the compound statements around it, as intervals: it can be run again on the way to places inside all of them.
+        For each of `binders` the interval of its block: it can be executed again on the way to places inside.
     """
 
     filename: str
@@ -118,7 +118,7 @@ class Unit:
     has_places: bool = False
 
     def binds_again(self, name: str, number: int) -> bool:
-        """Return whether a statement that binds a name can be run again on the way to a place."""
+        """Return whether a statement that binds a name can be executed again on the way to a place."""
         return any(
             name in names and binder < number and self.blocks[binder][0] <= number <= self.blocks[binder][1]
             for binder, names in self.binders.items()
@@ -126,12 +126,12 @@ class Unit:
 
 
 class Header:
-    """The calls in the expressions of one statement, and which of them a run can be resumed in.
+    """Find the calls in the expressions of one statement, and in which of them a run can resume.
 
     Parameters
     ----------
     shared : set of str
-        Names that functions assign with ``global`` or ``nonlocal``.
+        Names that functions declare ``global`` or ``nonlocal``.
     """
 
     def __init__(self, shared: frozenset[str]) -> None:
@@ -139,7 +139,7 @@ class Header:
         self.found: list[tuple[ast.Call, str | None]] = []
 
     def look(self, node: ast.AST, why: str | None) -> None:
-        """Look through an expression that is evaluated where `why` is what keeps a run from being resumed."""
+        """Visit an expression; `why` says why a run cannot resume in it, ``None`` if it can."""
         if isinstance(node, ast.Call):
             self._call(node, why)
         elif type(node) in _COMPREHENSIONS:
@@ -158,7 +158,7 @@ class Header:
             for other in node.comparators[1:]:
                 self._all(other, why or "after a condition of its line")
         elif isinstance(node, ast.JoinedStr) and sys.version_info < (3, 12):
-            self._all(node, why or "inside an f-string")  # where it is in the line is not known there
+            self._all(node, why or "inside an f-string")  # Python 3.11 reports no position inside an f-string
         elif isinstance(node, ast.Await | ast.Yield | ast.YieldFrom):
             self._all(node, why or "in a coroutine or generator")
         elif isinstance(node, ast.Dict | ast.DictComp):
@@ -194,7 +194,7 @@ class Header:
         return self._unlike(node)
 
     def _unlike(self, node: ast.AST) -> str | None:
-        """Return why a value may be another one when it is read again after the call, ``None`` if it will not be."""
+        """Return why a value may differ when it is read again after the call, ``None`` if it cannot."""
         if isinstance(node, ast.Constant | ast.operator | ast.cmpop | ast.boolop | ast.unaryop | ast.expr_context):
             return None
         if isinstance(node, ast.Name) and (isinstance(node.ctx, ast.Store) or node.id not in self._shared):
@@ -208,7 +208,7 @@ class Header:
 
 
 def may_lead_to_loop(call: ast.Call) -> bool:
-    """Return whether a call may be one of a function of the user's."""
+    """Return whether a call may be one of the user's functions."""
     return not (isinstance(call.func, ast.Name) and call.func.id in _BUILTINS)
 
 
@@ -219,12 +219,12 @@ def name_of(call: ast.Call) -> str:
 
 
 def has_calls(node: ast.AST) -> bool:
-    """Return whether there are calls in an expression."""
+    """Return whether an expression contains calls."""
     return any(isinstance(part, ast.Call) for part in ast.walk(node))
 
 
 def is_read_at_once(node: ast.AST) -> bool:
-    """Return whether evaluating an expression again, with other values, can neither fail nor do anything."""
+    """Return whether evaluating an expression again, with other values, can neither fail nor have effects."""
     return isinstance(node, ast.Name | ast.Constant)
 
 

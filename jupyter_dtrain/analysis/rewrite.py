@@ -1,10 +1,10 @@
-"""The text of a cell, and of the functions that travel with it, rewritten so that a run can jump to a place in it.
+"""Rewrite the source of a cell and of the functions that are sent with it, so that a run can jump to a place in it.
 
-While a run is live the rewritten text does what the original does: a statement costs a comparison more, a loop's
-iteration a call more. While it jumps, the number in ``__dtrain__.at`` says where to: what lies before is skipped, and the
-statements and loops around the place are entered without being evaluated, because the values that they made are in the
-snapshot. Lines and columns stay, so errors are reported as they were. Only loops that can be resumed are touched: not
-those in generators, coroutines, comprehensions, class bodies, handlers, ``finally`` and ``match``.
+In normal execution the rewritten code does what the original does: a statement costs one more comparison, a loop iteration one more call.
+In a jump, the number in ``__dtrain__.at`` is the target: statements before it are skipped, and the statements and loops around it are
+entered without evaluating their headers, because the values are in the snapshot. Lines and columns are kept, so errors are reported as
+before. Only loops that can be resumed are rewritten: not those in generators, coroutines, comprehensions, class bodies, handlers,
+``finally`` and ``match``.
 """
 
 from __future__ import annotations
@@ -18,34 +18,35 @@ from .bindings import FUNCTIONS, is_generator, shared_names
 from .resume_points import Unit
 from .rewritten_body import RewrittenBody
 
-# Who calls the first ones needs what they make; a model's `forward` is called by PyTorch.
+# The callers of the first four need their results; a model's `forward` is called by PyTorch.
 _NOT_RESUMED = frozenset({"__init__", "__new__", "__init_subclass__", "__set_name__", "forward"})
 
 
 class Rewriting:
-    """One text, rewritten.
+    """Rewrite one source text.
 
     Parameters
     ----------
     tree : ast.Module
-        It is left as it is.
+        Not modified.
     filename : str
     first_number : int
-        The numbers of places begin here; a run gives each text numbers of its own.
+        First number of its places; each text of a run has numbers of its own.
     is_cell : bool
-        Whether the text itself is run, and not its functions alone.
+        Whether the text itself is run, and not only its functions.
     shared : set of str
-        Names that functions of other texts assign with ``global``.
+        Names that functions of other texts declare ``global``.
     skip : set of str
-        Functions of these names are left as they are.
+        Names of functions that are not rewritten.
 
     Attributes
     ----------
     tree : ast.Module
+        The rewritten copy.
     units : list of Unit
         The cell and the functions that have places.
     end : int
-        The first number that is not used.
+        First unused number.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Rewriting:
 
     def _unit(self, name: str, line: int, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef, *, is_cell: bool) -> None:
         unit = Unit(self.filename, (name, line), self.first_number, is_cell=is_cell)
-        unit.index = self.numbers.next + len(self.units)  # a number of its own
+        unit.index = self.numbers.next + len(self.units)  # a unique number
         RewrittenBody(unit, self.numbers, self.shared).rewrite(node)
         if unit.has_places or is_cell:
             self.units.append(unit)

@@ -1,6 +1,6 @@
-"""The statements of one function, or of a cell, rewritten so that a run can jump to a place among them.
+"""Rewrite the statements of one function or cell so that a run can jump to a place among them.
 
-Blocks that hold a place are put under guards that say what a jump enters, skips or evaluates once more (see :mod:`.rewrite`).
+Blocks with a place get guards that decide what a jump enters, skips or executes again (see :mod:`.rewrite`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .resume_points import SIMPLE, Unit, has_calls, is_read_at_once
 
 
 class RewrittenBody:
-    """Rewrites the statements of one function, or of a cell; functions inside it are another's."""
+    """Rewrite the statements of one function or cell; functions inside are units of their own."""
 
     def __init__(self, unit: Unit, numbers: Numbers, shared: frozenset[str]) -> None:
         self.unit, self.numbers = unit, numbers
         self.places = BodyPlaces(unit, numbers, shared)
 
     def rewrite(self, node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Rewrite the statements of `node` in place, if there is a place among them."""
+        """Rewrite the statements of `node` in place, if they contain a place."""
         self.places.note(node)
         self.unit.has_places = any(map(self.places.holds, node.body))
         if not self.unit.has_places:
@@ -35,7 +35,7 @@ class RewrittenBody:
         node.body[start:] = body
 
     def _block(self, body: list[ast.stmt], around: tuple[int, int]) -> list[ast.stmt]:
-        """Return a block's statements rewritten. `around` is the interval in which the block is the one being entered."""
+        """Return a block's rewritten statements. `around` is the interval of jump targets for which the block is entered."""
         holding = [index for index, statement in enumerate(body) if self.places.holds(statement)]
         if not holding:
             return body
@@ -66,7 +66,7 @@ class RewrittenBody:
             self.unit.blocks[number] = around
 
     def _skippable(self, body: list[ast.stmt], originals: list[ast.stmt], compare: type[ast.cmpop], number: int) -> ast.stmt:
-        """Return `body` under a guard, and those of the statements that bind names once more, to be replayed."""
+        """Return `body` under a guard, with an alternative that executes statements again which bind names."""
         replays: list[ast.stmt] = []
         for statement in originals:
             if bound_by(statement):
@@ -112,7 +112,7 @@ class RewrittenBody:
                 body_end = self.numbers.end_of(node.body)
                 node.body = self._block(node.body, (self.numbers.first(node.body[0]), body_end))
                 if any(map(self.places.holds, node.orelse)):
-                    node.body = [placed_at(node.body[0], ast.If(at_compare(ast.LtE, body_end), node.body, []))]  # the way to the `else`
+                    node.body = [placed_at(node.body[0], ast.If(at_compare(ast.LtE, body_end), node.body, []))]  # on a jump to the `else`
                 if node.orelse:
                     node.orelse = self._block(node.orelse, (self.numbers.first(node.orelse[0]), self.numbers.end_of(node.orelse)))
             case _:
@@ -122,7 +122,7 @@ class RewrittenBody:
         return [node]
 
     def _calls_in(self, node: ast.AST) -> None:
-        """Let calls that a run may be resumed in be made again without evaluating what is given to them."""
+        """Let calls in which a run can resume be made again without evaluating their arguments."""
         for part in list(ast.walk(node)):
             if self.places.is_candidate(part):
                 assert isinstance(part, ast.Call)
@@ -157,7 +157,7 @@ def _is_super(node: ast.expr) -> bool:
 
 
 def _comes_first(statement: ast.stmt, index: int) -> bool:
-    """Return whether a statement has to stay at the start of its text: its docstring, what it imports from the future."""
+    """Return whether a statement must stay at the start of its text: a docstring or an import from ``__future__``."""
     if isinstance(statement, ast.ImportFrom):
         return statement.module == "__future__"
     return index == 0 and isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)

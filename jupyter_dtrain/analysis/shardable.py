@@ -1,8 +1,8 @@
-"""Whether ranks could share the work of a cell: one that draws no batches from a loader is computed whole by each of them.
+"""Decide whether ranks could share the work of a cell. A cell that draws no batches from a loader is computed in full by each of them.
 
-Such a cell comes to the same on any number of ranks, so one computes it, with nothing to exchange. The mistake that must not be made is the
-other one, a cell that could be sharded and runs on one rank. So this is a list of what is known to make no loaders: whatever else the cell
-reaches (another library, a text that is run as code, a value read from a file) may make some.
+Such a cell gives the same result on any number of ranks, so one rank computes it, without communication. The mistake to avoid is to run a
+cell on one rank that could be sharded. So this module lists what is known to create no loaders: anything else that the cell reaches
+(another library, a string executed as code, a value read from a file) may create some.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _LIBRARIES = frozenset(
         "cloudpickle",
         "einops",
         "ipykernel",
-        "jupyter_dtrain",  # what values are rebuilt with
+        "jupyter_dtrain",  # unpickling functions of this package
         "matplotlib",
         "matplotlib_inline",
         "mpl_toolkits",
         "numpy",
         "pandas",
-        "pyarrow",  # the texts of a DataFrame
+        "pyarrow",  # strings of a DataFrame
         "scipy",
         "seaborn",
         "sklearn",
@@ -39,19 +39,19 @@ _LIBRARIES = frozenset(
         "tqdm",
     }
 )
-"""Top-level packages that iterate over no loader but one that they are given."""
+"""Top-level packages that iterate over no loader except those that they are given."""
 
 _NOT_OF_THESE = ("torch.utils.data.", "torch.distributed.", "torch.hub.", "jupyter_dtrain.api.", "jupyter_dtrain.data.", "runpy.")
-_NO_LOADERS = ("torch.utils.data.sampler.", "torch.utils.data.dataset.")  # indices alone, as PPO draws them, are shared out by nobody
-_LOG = ("jupyter_dtrain.api", "log")  # which each rank calls alike
-_RANKS_IN = "jupyter_dtrain"  # `gather`, `mean` and `sum`, which are about ranks, are asked for by its name
+_NO_LOADERS = ("torch.utils.data.sampler.", "torch.utils.data.dataset.")  # plain indices, as PPO draws them, are not sharded
+_LOG = ("jupyter_dtrain.api", "log")  # has the same effect on each rank
+_RANKS_IN = "jupyter_dtrain"  # its `gather`, `mean` and `sum` depend on ranks, and are used through this name
 _WORDS = frozenset(
     {
         "DataLoader",
         "random_split",
         "distributed",
         "hub",
-        "weights_only",  # a loader may be read from a file
+        "weights_only",  # a loader may be unpickled from a file
         "RANK",
         "LOCAL_RANK",
         "WORLD_SIZE",
@@ -62,14 +62,14 @@ _WORDS = frozenset(
         "exec_module",
     }
 )
-_RUNS_TEXT = frozenset({"exec", "eval"})  # as names of their own: `model.eval()` is another thing
+_RUNS_TEXT = frozenset({"exec", "eval"})  # only as global names, as `model.eval()` is something else
 _READS_OBJECTS = frozenset({"pickle", "cPickle", "_pickle", "shelve", "cloudpickle", "dill", "joblib", "runpy"})
 _TRAINS = frozenset({"backward", "autograd", "func"})
 _IMPORT = "IMPORT_NAME"
 
 
 def code_of_cell(source: str) -> CodeType:
-    """Return the code of a cell's text."""
+    """Compile a cell's text."""
     code: CodeType = compile(source, "<cell>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     return code
 
@@ -81,9 +81,9 @@ def shards_nothing(cell: CodeType, objects: Iterable[object], own_modules: Colle
     ----------
     cell : code
     objects : iterable of object
-        All that goes along with it: values, functions, classes and modules, and what is in them.
+        Everything that is sent with it: values, functions, classes and modules, and their contents.
     own_modules : collection of str
-        Modules of the user's own that go along by value, so that their functions are among `objects`.
+        The user's modules that are sent by value, so that their functions are among `objects`.
     """
     own = {"__main__", *own_modules}
     objects = list(objects)
@@ -109,7 +109,7 @@ def shards_nothing(cell: CodeType, objects: Iterable[object], own_modules: Colle
 
 
 def _is_known(module: str, own: Collection[str]) -> bool:
-    """Return whether nothing in `module` can make a loader, or its code is looked at."""
+    """Return whether nothing in `module` can create a loader, or its code is inspected anyway."""
     if module in own or module == "None" or _is_cythons(module):
         return True
     inside = f"{module}."
@@ -119,7 +119,7 @@ def _is_known(module: str, own: Collection[str]) -> bool:
 
 
 def _is_cythons(module: object) -> bool:
-    """Return whether `module` is that of the type which compiled functions of many libraries have: NumPy's generators are made by some."""
+    """Return whether `module` is that of Cython's function type, which many libraries have; some make NumPy's generators."""
     return _text(module).startswith("_cython_")
 
 
@@ -129,7 +129,7 @@ def _modules_of(kind: type) -> Iterator[str]:
 
 
 def _text(module: object) -> str:
-    """Return the name of a module; some types have a property there."""
+    """Return the name of a module; some types have a property there instead of a string."""
     return module if isinstance(module, str) else "None"
 
 
@@ -145,20 +145,20 @@ def _makes_no_loader(code: CodeType, own: Collection[str]) -> bool:
 
 
 def _names_and_texts(code: CodeType) -> set[str]:
-    """Return the names in `code` and the texts that are written in it."""
+    """Return the names and the string constants in `code`."""
     found: set[str] = set()
     for part in everything(code):
         found.update(part.co_names)
         for constant in part.co_consts:
             texts = constant if isinstance(constant, tuple) else (constant,)
             found.update(text for text in texts if isinstance(text, str))
-    for name in [name for name in found if "." in name]:  # of modules that are imported
+    for name in [name for name in found if "." in name]:  # dotted names of imported modules
         found.update(name.split("."))
     return found
 
 
 def _has_utils_data(code: CodeType) -> bool:
-    """Return whether `code` says ``utils.data``, and not ``utils`` here and ``.data`` of a parameter there."""
+    """Return whether `code` contains ``utils.data``, rather than ``utils`` in one place and a parameter's ``.data`` in another."""
     for part in everything(code):
         before = None
         for step in dis.get_instructions(part):
