@@ -1,9 +1,9 @@
-"""The line between a kernel and the process that runs its cell detached: pickled messages over a Unix socket.
+"""Connect a kernel and the process that runs its cell detached: pickled messages over a Unix socket.
 
-Reading a pickle can run any code, so neither end reads a message before it knows whose the other is. Which socket a run listens at is
-found in the run's folder, which somebody else may have written. So the socket has to lie in a folder that is this user's alone, the system
-has to say that this user's process is at its other end, and each end has to show that it has read the key that lies there, in its own
-role: what one end has shown is of no use at the other.
+Unpickling can execute any code, so neither end reads a message before it has authenticated the other. The socket's address is found in the
+run's folder, which someone else may have written. So the socket must be in a folder that is private to this user, the operating system must
+confirm that this user's process is at its other end, and each end must prove that it has read the key in that folder. The proof includes
+the end's role, so it cannot be replayed at the other end.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ..system.peer_credentials import is_own
 SOCKET = "line"
 KEY = "line-key"
 LIMIT = timedelta(seconds=30)
-"""Time in which both ends have shown who they are."""
+"""Time limit of the authentication."""
 _KERNEL, _HOST = b"kernel", b"host"  # roles
 
 
 @dataclass(frozen=True)
 class Hello:
-    """A kernel, the process `pid`, is there. `begins`: it is the one whose cell it is."""
+    """First message of a kernel, the process `pid`. `begins`: it is the kernel that started the run."""
 
     pid: int
     begins: bool = False
@@ -44,51 +44,51 @@ class Hello:
 
 @dataclass(frozen=True)
 class Refused:
-    """Another kernel, the process `pid`, follows the run."""
+    """Refusal: another kernel, the process `pid`, follows the run."""
 
     pid: int
 
 
 @dataclass(frozen=True)
 class Ready:
-    """The engines are there, and the cell's values are to lie in `blobs`."""
+    """The engines are running, and the cell's values are to be stored in `blobs`."""
 
     blobs: Path
 
 
 @dataclass(frozen=True)
 class Interrupt:
-    """■ was pressed."""
+    """The user has interrupted the kernel (■)."""
 
 
 @dataclass(frozen=True)
 class Updates:
-    """What views of the run are told, first a snapshot."""
+    """Messages for views of the run, a snapshot first."""
 
     messages: Sequence[Message]
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What the cell has shown: names of methods of an output, and what they are called with."""
+    """Output of the cell: names of methods of an `Output`, and their arguments."""
 
     calls: Sequence[tuple[str, tuple[Any, ...], dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The run has ended, and its results lie in `folder`."""
+    """The run has ended, and its results are in `folder`."""
 
     folder: Path
 
 
 @dataclass(frozen=True)
 class Taken:
-    """The results are in the notebook."""
+    """The notebook has the results."""
 
 
 class PeerConnection:
-    """One end of it. Any thread may send, one receives."""
+    """One end of the connection. Any thread may send; one thread receives."""
 
     def __init__(self, connection: Connection[Any, Any]) -> None:
         self._connection = connection
@@ -103,7 +103,7 @@ class PeerConnection:
         OSError, EOFError
             It is not there (any more), or does not answer.
         ClusterError
-            It is no process of this user's.
+            It is not a process of this user.
         """
         _check_own(address.parent, stat.S_ISDIR)
         _check_own(address, stat.S_ISSOCK)
@@ -123,12 +123,12 @@ class PeerConnection:
 
     @classmethod
     def answering(cls, connection: socket.socket, key: bytes) -> PeerConnection | None:
-        """Return the end of what a listener has accepted, ``None`` where the other side is another user's, or has not the same `key`.
+        """Return the end for an accepted `connection`, ``None`` if the other end is another user's or does not know the `key`.
 
         Raises
         ------
         OSError, EOFError
-            It is gone, or silent.
+            The other end has closed the connection, or does not answer.
         """
         try:
             connection.settimeout(LIMIT.total_seconds())
@@ -141,13 +141,13 @@ class PeerConnection:
         return None
 
     def send(self, message: object) -> None:
-        """Send a message; nothing happens if the other side is gone."""
-        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)  # the connection's own way would have torch share tensors' memory
+        """Send a message; do nothing if the other end is gone."""
+        data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)  # `Connection.send` would make torch share tensors' memory
         with self._sending, contextlib.suppress(OSError):
             self._connection.send_bytes(data)
 
     def receive(self) -> Any:
-        """Return the next message; ``None`` at the end of the line."""
+        """Return the next message; ``None`` if the connection is closed."""
         try:
             data = self._connection.recv_bytes()
         except (OSError, EOFError):
@@ -155,13 +155,13 @@ class PeerConnection:
         return pickle.loads(data)
 
     def close(self) -> None:
-        """Hang up: both ends receive nothing more, also a thread that waits in :meth:`receive`, which closing alone would not reach."""
+        """Shut the connection down for both ends. This wakes a thread in :meth:`receive`, which closing alone would not do."""
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as end:
             end.shutdown(socket.SHUT_RDWR)
 
 
 def listen(folder: Path) -> tuple[socket.socket, bytes]:
-    """Return what listens for :meth:`PeerConnection.answering`, with its socket in `folder`, and their key, which is put beside it."""
+    """Return a listening socket in `folder` for :meth:`PeerConnection.answering`, and its key, which is written to the folder too."""
     key = secrets.token_bytes(SIZE)
     with open(folder / KEY, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
         file.write(key)
@@ -176,7 +176,7 @@ def listen(folder: Path) -> tuple[socket.socket, bytes]:
 
 
 def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
-    """Raise a `ClusterError` where what is at `path` is not of the kind, or not this user's alone."""
+    """Raise a `ClusterError` if `path` is of another kind, or not private to this user."""
     about = path.lstat()
     open_to_others = is_kind is stat.S_ISDIR and about.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     if not is_kind(about.st_mode) or about.st_uid != os.getuid() or open_to_others:
@@ -195,6 +195,6 @@ def _open(connection: socket.socket) -> Connection[Any, Any]:
     return Connection(connection.detach())
 
 
-# The start of a host, by the kernel.
+# Module of the host's process, which the kernel starts.
 
 MODULE = f"{__package__.partition('.')[0]}.host_app"

@@ -1,13 +1,13 @@
-"""How a detached run has ended, on its way to a kernel: the one that follows it, or, signed as checkpoints are, in the run's folder.
+"""Pass the results of a detached run to a kernel: to the one that follows it, or signed, as checkpoints are, in the run's folder.
 
 ::
 
     dtrain-runs/<run>/results/
-        manifest.json             checksums of all else, signed
-        ending                    an Ending
-        shown                     what the cell has shown
+        manifest.json             checksums of the other files, signed
+        ending                    the pickled result
+        shown                     output of the cell
         blobs/<hash>
-        taken                     there when a kernel has had them
+        taken                     exists once a kernel has taken the results
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENDING, SHOWN, BLOBS = "ending", "shown", "blobs"
 
 @dataclass(frozen=True)
 class Stored:
-    """How a run ended, as it is written: the parts of its `RunResult`, whose `parcel` is what rank 0 sent back."""
+    """Result of a run as it is written: the parts of its `RunResult`; `parcel` has the values that rank 0 returned."""
 
     task: Task
     ends: list[WorkerResult]
@@ -50,19 +50,19 @@ class Stored:
 
 @dataclass(frozen=True)
 class DetachedResult:
-    """How a run ended.
+    """Result of a detached run.
 
     Attributes
     ----------
     snapshot : Snapshot
-        What views are told of it.
+        Final state of the run for views.
     result : RunResult, optional
     values : Packed, optional
-        What the cell began with, for a kernel that has nothing of it.
+        Values that the cell started with, for a kernel that does not have them.
     error : BaseException, optional
-        What kept it from a result.
+        Why there is no result.
     shown : bytes
-        What the cell has shown, where it was read from a run's folder: for :func:`~.journal.calls_in`.
+        Output of the cell if it was read from a run's folder, for :func:`~.journal.calls_in`.
     """
 
     snapshot: Snapshot
@@ -73,15 +73,15 @@ class DetachedResult:
 
 
 def write_ending(folder: Path, ending: DetachedResult, *, shown: Path | None, run_id: str) -> None:
-    """Write it into `folder`, which is made, and, where that lies in the folder of a run, with it what the cell has `shown`.
+    """Write a result into a new `folder`, and with it the output of the cell, `shown`, if that is in the folder of a run.
 
     Raises
     ------
     CheckpointError
-        There is no room, or the folder cannot be written; it is not there then.
+        There is no space, or the folder cannot be written. It does not exist then.
     """
-    # Whoever removes what is half-written in a run's folder (of a kernel that was killed) is not to find this.
-    # Elsewhere nobody does, and the lock of a cluster's folder is its guard's.
+    # The lock keeps others from removing this folder as a half-written one of a killed kernel.
+    # In other folders nobody does so, and the lock of a cluster's folder is held by its guard.
     alone = nullcontext() if shown is None else alone_in(folder.parent)
     try:
         _check_room(folder.parent, ending, shown)
@@ -91,7 +91,7 @@ def write_ending(folder: Path, ending: DetachedResult, *, shown: Path | None, ru
             if result is not None:
                 ends = [end if end.outcome is None else replace(end, outcome=replace(end.outcome, parcel=None)) for end in result.ends]
                 parcel = None if result.returned is None else to_parcel(result.returned, blobs)
-                # What the cell began with may be gone from where the ranks had it.
+                # The values that the cell started with may be gone from the ranks' folder.
                 task = replace(result.task, parcel=Parcel(b"", [], []) if ending.values is None else to_parcel(ending.values, blobs))
                 if shown is not None and not task.options.keep_secrets:
                     task = without_secrets(task)
@@ -111,12 +111,12 @@ def write_ending(folder: Path, ending: DetachedResult, *, shown: Path | None, ru
 
 
 def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> DetachedResult:
-    """Return what :func:`write_ending` has written into a folder for a run, ``None``: for one that has come to no record.
+    """Return what :func:`write_ending` has written into a folder for a run; `run_id` is ``None`` for a run without a record.
 
     Raises
     ------
     CheckpointError
-        It is not there, has been changed, or somebody else has written it and it is not `trusted`.
+        It does not exist, was changed, or someone else has written it and it is not `trusted`.
     """
     what = f"What {run_id or 'the run'} has come to"
     within = (folder.parent.parent, folder.parent.name, folder.name)
@@ -134,7 +134,7 @@ def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> DetachedR
         parcels = [stored.task.parcel, *(() if stored.parcel is None else (stored.parcel,))]
         for key in {key for parcel in parcels for key in parcel.keys}:
             blobs.check(key, checksum=manifest["blobs"].get(key, ""), what=what)
-        # Mapped here: what is mapped outlives the folder.
+        # Map the buffers now: mappings outlive the folder.
         returned = None if stored.parcel is None else from_parcel(stored.parcel, blobs)
         values = from_parcel(stored.task.parcel, blobs) if has_values else None
         result = RunResult(stored.ends, returned, stored.lost, stored.interrupted, stored.task)
@@ -142,17 +142,17 @@ def read_ending(folder: Path, run_id: str | None, *, trusted: bool) -> DetachedR
 
 
 def results_of(run_folder: Path) -> Path:
-    """Return where the results of a run lie that ended with no kernel to take them."""
+    """Return the folder of a run's results for a later kernel."""
     return run_folder / RESULTS
 
 
 def mark_taken(folder: Path) -> None:
-    """Know that a kernel has had the results in `folder`. They stay as long as the run."""
+    """Mark the results in `folder` as taken by a kernel. They are kept as long as the run."""
     mark_below(folder.parent.parent, folder.parent.name, folder.name, TAKEN)
 
 
 def _read(within: tuple[Path, str, str], name: str, checksum: str | None, what: str) -> bytes:
-    """Return what a file holds whose checksum this is; nothing where there is none."""
+    """Return the contents of a file with this checksum; empty without a checksum."""
     if checksum is None:
         return b""
     with suppress(OSError):

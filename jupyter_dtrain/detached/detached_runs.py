@@ -1,4 +1,4 @@
-"""Detached runs, for a kernel: its own cells are handed to a host, and runs that other kernels have begun are followed."""
+"""Hand the kernel's own cells to host processes, and follow detached runs that other kernels have started."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .journal import calls_in, replay
 from .mirror import RunMirror
 
 ENDING_LIMIT = timedelta(seconds=60)
-"""Time in which a host that has hung up writes the results and ends."""
+"""Time for a disconnected host to write the results and end."""
 LOOK = timedelta(seconds=0.05)
 
 
@@ -45,7 +45,7 @@ class DetachedRuns:
     Attributes
     ----------
     is_leaving : callable
-        Whether the kernel is about to end.
+        Returns whether the kernel is about to end.
     """
 
     def __init__(self, store: RunStore, views: Views) -> None:
@@ -55,18 +55,18 @@ class DetachedRuns:
 
     @property
     def is_following(self) -> bool:
-        """Whether there is a run that takes commands."""
+        """Whether a run is followed, which takes commands."""
         return self._follower is not None
 
     def command(self, command: Command) -> Reply:
-        """Let the host of the run carry out a command of the sidebar."""
+        """Pass a command of the sidebar to the host of the run."""
         follower = self._follower
         if follower is None:
             raise UsageError("No cell is running.")
         return follower.command(command)
 
     def run(self, options: RunOptions, work: Callable[[BlobStore], CellJob], *, output: Output) -> RunResult:
-        """Run a cell in a host; `work` stores its values in a folder and returns it."""
+        """Run a cell in a host; `work` stores its values in a folder and returns the job."""
         output.progress("starting a process for the run")
         line = start_host(options.cluster, self._store.folder)
         follower = Follower(line, self._views, is_leaving=lambda: self.is_leaving())
@@ -97,12 +97,12 @@ class DetachedRuns:
         -------
         result : RunResult
         values : Packed
-            What the cell began with.
+            Values that the cell started with.
 
         Raises
         ------
         CheckpointError
-            There is nothing to follow or to take.
+            There is no run to follow, and no results to take.
         UsageError
             Another kernel follows it.
         """
@@ -112,7 +112,7 @@ class DetachedRuns:
             try:
                 line = PeerConnection.to(address)
                 line.send(Hello(os.getpid()))
-            except (OSError, EOFError):  # it is ending this moment
+            except (OSError, EOFError):  # the host is just ending
                 pass
             else:
                 follower = Follower(line, self._views, is_leaving=lambda: self.is_leaving())
@@ -123,7 +123,7 @@ class DetachedRuns:
         return _result(ending, lambda: mark_taken(results_of(record.folder))), _values(ending, record)
 
     def _follow(self, follower: Follower, output: Output, record: RunRecord | None, folder: Path | None) -> DetachedResult:
-        """Follow a run to its end and return that; `folder`: where its results lie already."""
+        """Follow a run to its end and return its result; `folder` is where its results are if it has ended already."""
         self._follower = follower
         try:
             folder = folder or follower.follow(output)
@@ -174,14 +174,14 @@ class DetachedRuns:
         return record
 
     def _wait_for_end(self, record: RunRecord) -> None:
-        """Wait until the host of a run that has hung up has written the results and is gone."""
+        """Wait until the host of a run has written the results and ended."""
         deadline = time.monotonic() + ENDING_LIMIT.total_seconds()
         while address_of(record.folder) is not None and time.monotonic() < deadline:
             time.sleep(LOOK.total_seconds())
 
 
 def _result(ending: DetachedResult, taken: Callable[[], None]) -> RunResult:
-    """Return the result of a run, or raise what it had instead."""
+    """Return the result of a run, or raise its error."""
     if ending.result is None:
         taken()
         raise ending.error or ClusterError("The run has left no results.")
@@ -195,7 +195,7 @@ def _values(ending: DetachedResult, record: RunRecord) -> Packed:
 
 
 def _died(record: RunRecord | None) -> str:
-    """Return what to say of a host that is gone."""
+    """Return the message for a host that has died."""
     what = "The process of the detached run ended before the cell: it was killed, or the machine ran out of memory."
     if record is None:
         return f"{what} Run the cell again."
@@ -206,7 +206,7 @@ def _died(record: RunRecord | None) -> str:
 
 
 def _not_there(record: RunRecord) -> str:
-    """Return why a run cannot be followed."""
+    """Return the message for a run that cannot be followed."""
     if record.phase not in RUN_PHASES_ENDED:
         return (
             f"{record.run_id} is running in the kernel that started it. Only runs of `%%distribute --detach` can be followed from another."

@@ -1,4 +1,4 @@
-"""The kernel's end of the line: shows what a detached run tells, in the cell and the sidebar, and passes on ■ and commands."""
+"""Show a detached run in the kernel's cell and sidebar, and pass on interrupts and commands."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ from .journal import replay
 from .mirror import RunMirror
 
 DOUBT = timedelta(seconds=0.3)
-"""Time in which an interrupt may turn out to be the beginning of the kernel's end: Jupyter interrupts a kernel before it shuts it down."""
+"""Time to find out whether an interrupt is the start of a shutdown, as Jupyter interrupts a kernel before it shuts it down."""
 REPLY_LIMIT = timedelta(seconds=10)
 
 
 class Views(Protocol):
-    """Who is told of the run besides the cell."""
+    """Views of the run besides the cell."""
 
     def note_cluster(self, update: ClusterUpdate) -> None:
-        """Take the state of the engines."""
+        """Show the state of the engines."""
 
     def start(self, mirror: RunMirror) -> None:
-        """Take the run."""
+        """Show the run."""
 
     def on_news(self) -> None:
-        """Know that there is something new."""
+        """Fetch new messages."""
 
 
 class Follower:
-    """Follows one run.
+    """Follow one run.
 
     Parameters
     ----------
     line : PeerConnection
     views : Views
     is_leaving : callable
-        Whether the kernel is about to end.
+        Returns whether the kernel is about to end.
 
     Attributes
     ----------
     mirror : RunMirror, optional
-        The run, once it has been told of.
+        The run, once the host has sent it.
     """
 
     def __init__(self, line: PeerConnection, views: Views, *, is_leaving: Callable[[], bool]) -> None:
@@ -62,7 +62,7 @@ class Follower:
         threading.Thread(target=self._receive, name="dtrain-follow", daemon=True).start()
 
     def wait_ready(self, output: Output) -> Path | Ended:
-        """Return where the cell's values are to lie, once the engines are there, or how it ended before. Raises a keyboard interrupt."""
+        """Return the folder for the cell's values once the engines are running, or how the run ended before. Can be interrupted."""
         while True:
             message = self._inbox.get()
             if isinstance(message, Shown):
@@ -79,14 +79,14 @@ class Follower:
         self._line.send(message)
 
     def follow(self, output: Output) -> Path | None:
-        """Show the run in the cell until it has ended; return where its results lie, ``None`` where its process is gone.
+        """Show the run in the cell until it has ended; return the folder of its results, ``None`` if its process is gone.
 
         Raises
         ------
         UsageError
             Another kernel follows it.
         CellInterrupted
-            This kernel is about to end; the run is not.
+            This kernel is about to end, while the run continues.
         """
         with Interrupts(wake=lambda: self._inbox.put(self)) as interrupts:
             passed_on, doubted = 0, 0.0
@@ -116,7 +116,7 @@ class Follower:
                         self._line.send(Interrupt())
 
     def command(self, command: Command) -> Reply:
-        """Let the host carry out a command of the sidebar."""
+        """Pass a command of the sidebar to the host."""
         replies = self._replies[command.id] = queue.SimpleQueue()
         try:
             self._line.send(command)
@@ -127,18 +127,18 @@ class Follower:
             del self._replies[command.id]
 
     def mark_returned(self) -> None:
-        """Know that the results are in the notebook."""
+        """Tell the host that the notebook has the results, and disconnect."""
         self._line.send(Taken())
         self.close()
 
     def end_cluster(self) -> None:
-        """Tell views that the run's engines are nothing to this kernel any more, whatever the host still tells of them."""
+        """Tell views that the run's engines have stopped, and ignore what the host still reports about them."""
         with self._telling:
             self._is_over = True
             self._views.note_cluster(ClusterUpdate(phase="stopped"))
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._line.close()
 
     def _receive(self) -> None:

@@ -1,4 +1,4 @@
-"""How the process of a detached run is started, and who looks after it until then."""
+"""Start the host process of a detached run, and reap it when it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .connection import MODULE, Hello, PeerConnection
 
 
 def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
-    """Return the line to a new process that runs one cell of this kernel; it lives on when the kernel ends.
+    """Start a process that runs one cell of this kernel and outlives the kernel; return the connection to it.
 
     Parameters
     ----------
@@ -30,14 +30,14 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
     Raises
     ------
     ClusterError
-        It did not come up.
+        It did not start.
     CheckpointError
-        It could sign no results.
+        There is no secret to sign results with.
     """
     user_secret()
     said = json.dumps({"engines": pickle.dumps(options).hex(), "runs": str(runs)})
-    # A session of its own: Jupyter interrupts and kills a kernel's whole process group. -P: a file beside the notebook that is named
-    # like a module is not imported.
+    # A new session, as Jupyter interrupts and kills a kernel's process group. -P: a file beside the notebook with the name of a module is
+    # not imported instead of it.
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", MODULE, said],
         stdin=subprocess.PIPE,
@@ -49,7 +49,7 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
     assert process.stdout is not None
     try:
         words: list[str] = []
-        for said_by_it in process.stdout:  # its address, or what it has to say before: its engines start beside
+        for said_by_it in process.stdout:  # its address, or error messages before that; its engines start in parallel
             address = said_by_it.decode(errors="replace").strip()
             if address.startswith("/") and Path(address).is_socket():
                 break
@@ -59,7 +59,7 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
         line = PeerConnection.to(Path(address))
         line.send(Hello(os.getpid(), begins=True))
     except BaseException:
-        process.kill()  # its guard ends what it has started
+        process.kill()  # its guard ends the processes that it has started
         process.wait()
         raise
     threading.Thread(target=_reap, args=(process,), name="dtrain-reap", daemon=True).start()
@@ -67,7 +67,7 @@ def start_host(options: ClusterOptions, runs: Path) -> PeerConnection:
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:
-    """Hold its input open, and ask after it when it has ended."""
+    """Keep the process's stdin open until it has ended, and reap it."""
     process.wait()
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:

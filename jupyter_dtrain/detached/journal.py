@@ -1,4 +1,4 @@
-"""All that a detached cell shows, in a file: a kernel that comes later sees it from the beginning, and a slow one holds up nobody."""
+"""Write a detached cell's output to a file: a kernel that attaches later sees all of it, and a slow one does not block the cell."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ..runs.record import ViewedRun
 
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 BATCH = 1 << 20  # bytes that are read at once
-_LENGTH = 8  # bytes before each call
+_LENGTH = 8  # bytes of the length before each call
 
 
 class Journal:
-    """An output that keeps what it is told. Any thread may use it.
+    """An `Output` that writes the calls of its methods to a file. Thread-safe.
 
     Parameters
     ----------
     path : Path
     on_call : callable
-        Called after each.
+        Called after each write.
 
     Attributes
     ----------
     on_run : callable
-        Told of the run, again and again.
+        Called with the run at each :meth:`show_run`.
     """
 
     def __init__(self, path: Path, *, on_call: Callable[[], None]) -> None:
@@ -40,27 +40,27 @@ class Journal:
         self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb", buffering=0)  # noqa: PTH123, SIM115
 
     def stream(self, name: str, text: str) -> None:
-        """Keep `text` printed to ``stdout`` or ``stderr``."""
+        """Write `text` printed to ``stdout`` or ``stderr``."""
         self._add("stream", name, text)
 
     def display(self, content: dict[str, Any], *, update: bool) -> None:
-        """Keep a rich display."""
+        """Write a rich display."""
         self._add("display", content, update=update)
 
     def clear(self, *, wait: bool) -> None:
-        """Keep that all was cleared."""
+        """Write that the output was cleared."""
         self._add("clear", wait=wait)
 
     def progress(self, text: str) -> None:
-        """Keep how far something is."""
+        """Write a progress message."""
         self._add("progress", text)
 
     def say(self, text: str) -> None:
-        """Keep a line of this project's own."""
+        """Write a message of this project."""
         self._add("say", text)
 
     def show_run(self, run: ViewedRun) -> None:
-        """Keep nothing: views of the run are told in another way."""
+        """Call `on_run` and write nothing, as views of the run get updates in another way."""
         self.on_run(run)
 
     def _add(self, method: str, *arguments: Any, **options: Any) -> None:
@@ -71,7 +71,7 @@ class Journal:
 
 
 def read_calls(path: Path, position: int) -> tuple[list[Call], int]:
-    """Return calls from `position` on, not all at once where there are many, and where to go on."""
+    """Return calls from `position` on, about `BATCH` bytes at most, and the position after them."""
     calls: list[Call] = []
     first = position
     with path.open("rb") as file:
@@ -80,7 +80,7 @@ def read_calls(path: Path, position: int) -> tuple[list[Call], int]:
             head = file.read(_LENGTH)
             length = int.from_bytes(head, "big")
             data = file.read(length)
-            if len(head) < _LENGTH or len(data) < length:  # the end, or one that is being written
+            if len(head) < _LENGTH or len(data) < length:  # the end, or an unfinished write
                 return calls, position
             if calls and position + length - first > BATCH:
                 return calls, position
@@ -89,17 +89,17 @@ def read_calls(path: Path, position: int) -> tuple[list[Call], int]:
 
 
 def calls_in(data: bytes) -> Iterator[Call]:
-    """Return all calls that a journal held."""
+    """Yield all calls of a journal."""
     position = 0
     while position + _LENGTH <= len(data):
         end = position + _LENGTH + int.from_bytes(data[position : position + _LENGTH], "big")
-        if end > len(data):  # one that was being written
+        if end > len(data):  # an unfinished write
             return
         yield pickle.loads(memoryview(data)[position + _LENGTH : end])
         position = end
 
 
 def replay(calls: Iterable[Call], output: Output) -> None:
-    """Show what was kept."""
+    """Make the calls on an output."""
     for method, arguments, options in calls:
         getattr(output, method)(*arguments, **options)

@@ -1,4 +1,4 @@
-"""A run of another process as views of it see it: what its recorder tells, kept here as it tells it."""
+"""Mirror a run of another process for views, from the messages of its recorder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..runs.curves import RunCurves
 
 
 class RunMirror:
-    """Has of a run what its :class:`~..runs.recorder.RunRecorder` has for views. Any thread may use it.
+    """Copy of what a :class:`~..runs.recorder.RunRecorder` has for views. Thread-safe.
 
     Parameters
     ----------
@@ -33,19 +33,19 @@ class RunMirror:
     # -- in ----------------------------------------------------------------------------------------------------------
 
     def start(self, snapshot: Snapshot) -> None:
-        """Take what there is so far."""
+        """Apply the state so far."""
         self.apply([*snapshot.points, *snapshot.devices, *snapshot.times, *snapshot.notices])
 
     def apply(self, messages: Sequence[Message]) -> None:
-        """Take what is new."""
+        """Apply new messages."""
         with self._lock:
             told_anew = [message.step[0] for message in messages if isinstance(message, Points) and self._has_beyond(message)]
-            if told_anew:  # behind a checkpoint
+            if told_anew:  # the run has resumed from a checkpoint
                 self._curves.cut(min(told_anew) - 1)
             for message in messages:
                 match message:
                     case RunUpdate():
-                        if message.step < self._run.step:  # it goes on from a checkpoint
+                        if message.step < self._run.step:  # the run resumes from a checkpoint
                             self._curves.cut(message.step)
                         self._run = message
                     case Points():
@@ -62,7 +62,7 @@ class RunMirror:
                 self._fresh.append(message)
 
     def end(self, error: str) -> None:
-        """Know that its process is gone."""
+        """Mark the run as failed, as its process is gone."""
         if not self.has_ended:
             self.apply([replace(self.run_update(), phase="failed", error=error)])
 
@@ -82,7 +82,7 @@ class RunMirror:
         return self._run.phase in RUN_PHASES_ENDED
 
     def run_update(self) -> RunUpdate:
-        """Return the run as it is now."""
+        """Return the current state of the run."""
         with self._lock:
             run = self._run
         return run if run.phase in RUN_PHASES_ENDED else replace(run, elapsed=max(run.elapsed, time.time() - run.started))
@@ -93,7 +93,7 @@ class RunMirror:
             return [self._devices[rank] for rank in sorted(self._devices) if rank < self._run.world_size]
 
     def times(self) -> list[TimeSplit]:
-        """Return where the time of each rank has gone so far."""
+        """Return the time split of each rank so far."""
         with self._lock:
             return [self._times[rank] for rank in sorted(self._times)]
 
@@ -114,6 +114,6 @@ class RunMirror:
             return self._curves.snapshot()
 
     def outline(self, limit: int) -> list[Points]:
-        """Return the curves up to now, of at most `limit` points each."""
+        """Return the curves so far, of at most `limit` points each."""
         with self._lock:
             return self._curves.outline(limit)

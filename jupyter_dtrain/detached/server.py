@@ -1,4 +1,4 @@
-"""The host's end of the line: one kernel at a time follows the run, is told what is new, and gives orders."""
+"""Serve a detached run to kernels: one kernel at a time follows the run, gets updates, and sends commands."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .connection import Hello, Interrupt, PeerConnection, Refused, Shown, Taken,
 from .journal import Journal, read_calls
 
 INTERVAL = timedelta(seconds=0.1)
-"""Between two batches of what is new at least."""
+"""Minimum time between two batches of updates."""
 RETRY = timedelta(seconds=5)
-"""Between two looks at what has no event of its own."""
+"""Time between two checks of conditions without an event."""
 
 
 class Served(Protocol):
-    """What views are told of, and orders go to: the session."""
+    """The session: the source of updates, and the target of commands."""
 
     on_news: Any
 
@@ -35,33 +35,33 @@ class Served(Protocol):
         """Return what is new since the last call."""
 
     def command(self, command: Command) -> Reply:
-        """Carry out `command`, or set about it, and return quickly."""
+        """Execute `command`, or start to, and return quickly."""
 
 
 class Kernel:
-    """A kernel that follows the run: process `pid` at the other end of `line`. `begins`: it is the one whose cell it is."""
+    """A kernel that follows the run: process `pid` at the other end of `line`. `begins`: it is the kernel that started the run."""
 
     def __init__(self, line: PeerConnection, hello: Hello) -> None:
         self.line, self.pid, self.begins = line, hello.pid, hello.begins
-        self.position = 0  # up to where it has been told what the cell has shown
-        self.is_new = True  # it has no snapshot
+        self.position = 0  # position in the journal up to which it has the output
+        self.is_new = True  # it has no snapshot yet
         self.has_taken = False
 
 
 class Server:
-    """Serves kernels.
+    """Server for kernels.
 
     Parameters
     ----------
     folders : Folders
-        Where the socket and the journal are to lie.
+        Folders for the socket and the journal.
 
     Attributes
     ----------
     journal : Journal
-        The output of the cell.
+        Output of the cell.
     kernel : Kernel, optional
-        The one that follows the run now.
+        The kernel that follows the run now.
     """
 
     def __init__(self, folders: Folders) -> None:
@@ -78,27 +78,27 @@ class Server:
             threading.Thread(target=target, name="dtrain-host", daemon=True).start()
 
     def serve(self, session: Served) -> None:
-        """Tell of `session`, and give it orders."""
+        """Serve updates of `session`, and pass commands to it."""
         self._session = session
         session.on_news = self._notify
         self._notify()
 
     def receive(self) -> Any:
-        """Return what the kernel whose cell it is has sent next: ``Hello`` or ``CellJob``; ``None`` where it is gone."""
+        """Return the next message of the kernel that started the run: ``Hello`` or ``CellJob``; ``None`` if it is gone."""
         return self._received.get()
 
     def give_up(self) -> None:
-        """Let :meth:`receive` know that the kernel is gone, whether it has been heard of or not."""
+        """Let :meth:`receive` report that the kernel is gone, whether it has connected or not."""
         self._received.put(None)
 
     def send(self, message: object) -> None:
-        """Send a message to the kernel that follows the run, if there is one."""
+        """Send a message to the kernel that follows the run, if any."""
         kernel = self.kernel
         if kernel is not None:
             kernel.line.send(message)
 
     def flush(self, kernel: Kernel) -> None:
-        """Tell `kernel` all that is new."""
+        """Send `kernel` all new output and updates."""
         with self._telling:
             while True:
                 calls, kernel.position = read_calls(self.journal.path, kernel.position)
@@ -108,7 +108,7 @@ class Server:
             session = self._session
             if session is None:
                 return
-            news = session.drain()  # the snapshot has what was drained
+            news = session.drain()  # a snapshot includes what was drained
             if kernel.is_new:
                 kernel.is_new = False
                 news = [session.snapshot()]
@@ -116,24 +116,24 @@ class Server:
                 kernel.line.send(Updates(news))
 
     def wait_until_taken(self, kernel: Kernel) -> bool:
-        """Wait until `kernel` has the results in its notebook or is gone; return whether it has."""
+        """Wait until `kernel` has taken the results or is gone; return whether it has taken them."""
         with self._condition:
             self._condition.wait_for(lambda: kernel.has_taken or self.kernel is not kernel)
         return kernel.has_taken
 
     def wait_for_change(self) -> None:
-        """Wait until there is another kernel, or some time has passed."""
+        """Wait until the kernel changes, or `RETRY` has passed."""
         kernel = self.kernel
         with self._condition:
             self._condition.wait_for(lambda: self.kernel is not kernel, timeout=RETRY.total_seconds())
 
     def close(self) -> None:
-        """Hang up, and accept no kernel any more."""
+        """Disconnect, and accept no more kernels."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()
         with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
         self._listener.close()
         if self.kernel is not None:
             self.kernel.line.close()
@@ -151,13 +151,13 @@ class Server:
                 connection, _ = self._listener.accept()
             except OSError:  # closed
                 continue
-            # Beside: a kernel that is stopped before its first word holds up no other.
+            # On a thread, so that a kernel that is stopped before its first message does not block others.
             threading.Thread(target=self._greet, args=(connection,), name="dtrain-kernel", daemon=True).start()
 
     def _greet(self, connection: socket.socket) -> None:
         try:
             line = PeerConnection.answering(connection, self._key)
-        except (OSError, EOFError):  # somebody who has changed their mind
+        except (OSError, EOFError):  # the kernel has disconnected
             return
         if line is None:
             return
@@ -218,7 +218,7 @@ class Server:
                 self._condition.wait_for(lambda: self._closed or (self.kernel is not None and self._has_news))
                 kernel, self._has_news = self.kernel, False
             if kernel is not None:
-                with contextlib.suppress(FileNotFoundError):  # the folder is gone: this is the end
+                with contextlib.suppress(FileNotFoundError):  # the folder is gone, as the host is ending
                     self.flush(kernel)
             with self._condition:
                 self._condition.wait_for(lambda: self._closed, timeout=INTERVAL.total_seconds())
