@@ -1,7 +1,6 @@
-"""What a library with state of its own tells of itself, so that a cell finds on the engines what the notebook has of it.
+"""The interface by which a library with state of its own makes the notebook's state available to cells on engines.
 
-One file for each library, with an `Integration` in it that fills in what the library needs; `registry` finds it. A package from outside
-brings its own in the same way.
+One file for each library defines an `Integration`, which `registry` finds. Other packages provide integrations in the same way.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from typing import Any, ClassVar, Protocol
 
 @dataclass(frozen=True)
 class Setting:
-    """What a notebook has chosen once and a cell depends on: read in one process, made in another.
+    """A setting that a notebook has chosen and a cell depends on: read in one process, set in another.
 
     Attributes
     ----------
     get, set : callable
-        Return it, as something that can be pickled, and make it. What fails is left out.
+        Return the setting as a picklable value, and apply it. A setting is skipped if either fails.
     default : object
-        What `get` returns where nothing was chosen, also where the library is not imported.
+        What `get` returns if nothing was chosen, or if the library is not imported.
     of_other_ranks : callable, optional
-        Returns what becomes of a value for ranks other than 0; by default they have the same.
+        Maps a value to that of ranks other than 0; by default they have the same.
     """
 
     get: Callable[[], Any]
@@ -33,18 +32,18 @@ class Setting:
 
 
 class Talk(Protocol):
-    """By which rank 0 tells the other ranks something."""
+    """Channel from rank 0 to the other ranks."""
 
     def tell_object(self, topic: str, value: Any) -> None:
-        """Tell it to all others. Rank 0 alone."""
+        """Send an object to all other ranks. Rank 0 only."""
 
     def hear_object(self, topic: str) -> Any:
-        """Return what rank 0 tells under that topic."""
+        """Return the object that rank 0 sends under `topic`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunScope:
-    """A cell on one rank, while it runs.
+    """A running cell on one rank.
 
     Attributes
     ----------
@@ -52,12 +51,12 @@ class RunScope:
     source : str
         The cell, which may be the first to import the library (`analysis.imports.imported_for` does).
     is_jumping : callable
-        Whether the cell is on its way to where it goes on: what it begins has begun.
+        Returns whether the cell is jumping to where it resumes: what it enters on the way has begun already.
     goes_on : callable
-        Whether the cell has been left here to go on from a snapshot: what it ends does not end.
+        Returns whether the cell is left to resume from a snapshot: what it leaves must not end.
     talk : Talk
     users_line : callable
-        Returns the line of the user's code that is being run.
+        Returns the line of the user's code that is being executed.
     """
 
     rank: int
@@ -69,30 +68,30 @@ class RunScope:
 
 
 class Position(Protocol):
-    """Where an iteration is that begins now over iterable data of a library, in a loader without workers."""
+    """Position of an iteration, just beginning, over a library's iterable data set, in a loader without workers."""
 
     def state_dict(self) -> Any:
-        """Return the place, to be pickled; ``None``: it is not known."""
+        """Return the position as a picklable value; ``None`` if it is unknown."""
 
     def load_state_dict(self, state: Any) -> bool:
-        """Let the iteration begin at `state`; ``False``: it begins with the first row."""
+        """Start the iteration at `state`; return ``False`` if it starts with the first row instead."""
 
     def starting(self) -> AbstractContextManager[None]:
-        """Return what is around the reading of the first batch."""
+        """Return a context for reading the first batch."""
 
 
 class Integration:
-    """What there is to know of one library. Every method may be left as it is; none is called before the library is imported or named.
+    """Integration of one library. Every method has a default; none is called before the library is imported or mentioned.
 
     Attributes
     ----------
     settings : mapping of str to Setting
-        By name, which is unique within the library.
+        Settings by name, which is unique within the library.
     displays : mapping of str to callable
-        Types of displays that are no displays: what the notebook does with each, called with its content.
+        Handlers of display types that carry data to the notebook; each is called with the content.
     objects_go_along : bool
-        Whether all objects in which the library keeps settings go along, those apart that `reduce` has a word on. By default `states`
-        alone do.
+        Whether all objects in which the library keeps settings are sent, except those that `reduce` handles. By default only `states`
+        are.
     """
 
     settings: ClassVar[Mapping[str, Setting]] = {}
@@ -100,41 +99,41 @@ class Integration:
     objects_go_along: ClassVar[bool] = False
 
     def reduce(self, obj: Any) -> Any:
-        """Return how `obj` is pickled, as ``__reduce_ex__`` does; ``NotImplemented`` for what is not the library's. Asked often."""
+        """Return a reduction of `obj`, as ``__reduce_ex__`` does; ``NotImplemented`` for objects of others. Called often."""
         del obj
         return NotImplemented
 
     def process_attributes(self, obj: object) -> frozenset[str]:
-        """Return the attributes of `obj` that mean nothing in another process, which are left out of its pickle. Asked often."""
+        """Return the attributes of `obj` that are specific to a process and omitted from its pickle. Called often."""
         del obj
         return frozenset()
 
     def is_found_by_id(self, obj: object) -> bool:
-        """Return whether the notebook's `obj` is told of each change at once, so that nothing of it is returned with the results."""
+        """Return whether the notebook's `obj` gets each change at once, so that its state is not returned with the results."""
         del obj
         return False
 
     def position(self, dataset: object) -> Position | None:
-        """Return where an iteration over `dataset` is that begins now, if the library can go on there without a row lost or repeated."""
+        """Return the position of an iteration over `dataset` that begins now, if it can resume without losing or repeating a row."""
         del dataset
         return None
 
     def states(self) -> list[object]:
-        """Return objects of the library's own that go along with every cell: what it keeps in them is the notebook's there."""
+        """Return objects of the library that are sent with every cell, so that its state there is the notebook's."""
         return []
 
     def before_cell(self, source: str) -> None:
-        """Have ready in the notebook what must not be an engine's, if the cell `source` may need it."""
+        """Start in the notebook what must not belong to an engine, if the cell `source` may need it."""
 
     def environment_of_host(self, environment: dict[str, str], settings: Mapping[str, Any], source: str) -> dict[str, str]:
-        """Return the environment of a detached run's engines, which may outlive what the notebook's processes have started.
+        """Return the environment of a detached run's engines, which may outlive processes that the notebook has started.
 
         Parameters
         ----------
         environment : dict
-            The notebook's.
+            Environment of the notebook.
         settings : mapping
-            Values of the library's settings in the notebook, by name.
+            The notebook's values of the library's settings, by name.
         source : str
             The cell.
         """
@@ -142,6 +141,6 @@ class Integration:
         return environment
 
     def run_scope(self, run: RunScope) -> AbstractContextManager[None]:
-        """Follow what a cell does with the library on one rank, until the end of the ``with`` block."""
+        """Follow a cell's use of the library on one rank, until the end of the ``with`` block."""
         del run
         return nullcontext()

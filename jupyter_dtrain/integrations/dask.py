@@ -1,9 +1,9 @@
-"""The client of a Dask cluster that a notebook has: on an engine it is one of the same cluster.
+"""Give engines a client of the same Dask cluster as the notebook's client.
 
-Which client computes collections, each process knows by itself, and what `persist` has put into the cluster is found by no other way.
+Each process has its own current client, and only through it are collections found that `persist` has put into the cluster.
 
-A scheduler forgets what no client wants. An engine's client goes with its cell, before the notebook has read the results, so an engine
-lets the scheduler know that the notebook's client wants the futures that it sends.
+A scheduler releases futures that no client wants. An engine's client is closed with its cell, before the notebook has read the results. So
+an engine tells the scheduler that the notebook's client wants the futures that it sends.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from ..protocol import CLUSTER_VARIABLE, HOST_VARIABLE
 from .base import Integration, Setting
 
 TIMEOUT = 10.0
-"""Seconds in which a scheduler answers."""
+"""Seconds for a scheduler to respond."""
 _MODULE = "distributed.client"
 
 Way = tuple[str, bytes, str]
-"""A scheduler's address, how it is spoken to, and the id of the notebook's client."""
+"""A scheduler's address, its pickled security settings, and the id of the notebook's client."""
 
-_refusing: Any = None  # the setting that says so, while collections cannot be computed here
-_own: Any = None  # what this process has connected by itself
-_notebooks = ""  # id of the notebook's client, which in the notebook is that
-_theirs: set[Any] = set()  # keys of futures that came from there
-_sent: set[Any] = set()  # and of others that were sent there
+_refusing: Any = None  # dask setting that raises an error, while collections cannot be computed here
+_own: Any = None  # the client that this module has connected
+_notebooks = ""  # id of the notebook's client; in the notebook, that of `_own`
+_theirs: set[Any] = set()  # keys of futures that came from the notebook
+_sent: set[Any] = set()  # keys of other futures that were sent to it
 
 
 def present_cluster() -> Way | None:
-    """Return how another process reaches the cluster that collections are computed by now; ``None`` if there is none that others reach."""
+    """Return how other processes connect to the current cluster; ``None`` if there is none that they can reach."""
     client = _present()
     return None if client is None or _why_not(client) else _way_to(client)
 
 
 def join_cluster(way: Way | None) -> None:
-    """Have collections be computed by this cluster; ``None``: by what they were computed by before."""
+    """Compute collections on this cluster; with ``None``, as before."""
     _compute_as_before()
     if way is None:
         _leave()
@@ -53,12 +53,12 @@ def join_cluster(way: Way | None) -> None:
 
 
 def reduced_client(obj: Any) -> Any:
-    """Return how a client or a future reduces: as one of the same cluster. ``NotImplemented`` for all else."""
+    """Return a reduction of a client or a future to one of the same cluster; ``NotImplemented`` for anything else."""
     module: Any = sys.modules.get(_MODULE)
     if module is None or not issubclass(type(obj), (module.Client, module.Future)):
         return NotImplemented
     client = obj.client if isinstance(obj, module.Future) else obj
-    if client is None:  # a future of no cluster yet is a name, and no more
+    if client is None:  # a future without a client is only a key
         return NotImplemented
     if why_not := _why_not(client):
         raise TypeError(f"cannot pickle {type(obj).__name__!r} object: {why_not}")
@@ -71,7 +71,7 @@ def reduced_client(obj: Any) -> Any:
 
 def _present() -> Any:
     module: Any = sys.modules.get(_MODULE)
-    with suppress(ValueError):  # there is none
+    with suppress(ValueError):  # there is no client
         return module.default_client() if module is not None else None
 
 
@@ -87,7 +87,7 @@ def _why_not(client: Any) -> str | None:
 
 
 def _why_out_of_reach(address: str) -> str | None:
-    """Return why this process, on another host than the notebook's, does not reach the scheduler at `address`; ``None``: it may."""
+    """Return why this process, on another host than the notebook's, cannot reach the scheduler at `address`; ``None`` if it may."""
     found = re.search(r"//(?:\[(.+?)\]|([^:/]+))", address)
     host = (found[1] or found[2]) if found is not None else ""
     try:
@@ -103,7 +103,7 @@ def _why_out_of_reach(address: str) -> str | None:
 
 
 def _refuse_to_compute(why_not: str) -> None:
-    """Let whatever is computed in this process fail with these words: a cell that computes nothing has no need of the cluster."""
+    """Raise this error for any computation in this process: a cell without computations does not need the cluster."""
     global _refusing
 
     def refuse(*_: Any, **__: Any) -> Any:
@@ -124,7 +124,7 @@ def _way_to(client: Any) -> Way:
 
 
 def _connected(address: str, security: bytes, notebooks: str) -> Any:
-    """Return the client of the cluster at `address`: the present one, if it is of this."""
+    """Return a client of the cluster at `address`: the current one if it is connected to it, else a new one."""
     global _own, _notebooks
     if why_not := _why_out_of_reach(address):
         raise UsageError(why_not)
@@ -148,7 +148,7 @@ def _future(address: str, security: bytes, notebooks: str, key: Any) -> Any:
 
 
 def _keep(key: Any) -> None:
-    """Let the notebook's client want a future, and no longer those that were sent, in snapshots, and are no more."""
+    """Make the notebook's client want a future, and release earlier ones of snapshots that no longer exist."""
     for gone in [one for one in _sent if one not in _own.futures]:
         _sent.remove(gone)
         _tell(_own, "client-releases-keys", gone, _notebooks)
@@ -172,12 +172,12 @@ def _leave() -> None:
 
 
 class Dask(Integration):
-    """Clients and futures reduce to those of the same cluster; the notebook's cluster is that of its cells."""
+    """Clients and futures reduce to those of the same cluster; cells use the notebook's cluster."""
 
     settings: ClassVar = {"Client": Setting(get=present_cluster, set=join_cluster)}
 
     def reduce(self, obj: Any) -> Any:
-        """Return how a client or a future reduces."""
+        """Return a reduction of a client or a future."""
         return reduced_client(obj)
 
 

@@ -1,7 +1,7 @@
-"""Where a streaming data set of Hugging Face's is: after how many rows of which file, so that a run goes on there and reads nothing again.
+"""Save the position of a Hugging Face streaming data set (file and row), so that a run resumes there without reading rows again.
 
-Those that read their files in order, row by row, go on exactly. Buffers that shuffle are not in their state, and batches of ``map`` and
-sources that take turns can lose or repeat rows (datasets#7901): of such a one no place is known here, and what it has given is read again.
+Streams that read their files in order, row by row, resume exactly. The state of a stream does not include shuffle buffers, and batched
+``map`` and interleaved sources can lose or repeat rows (datasets#7901). For these no position is known, and their rows are read again.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ _ATTRIBUTES = ("_ex_iterable", "_state_dict", "_starting_state_dict", "_epoch")
 
 
 class _Place(Position):
-    """The place of the iteration that begins now over a data set. Of two at once none is known: they write to one state."""
+    """Position of an iteration that begins now. Unknown with two iterations at once, as they share the data set's state."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
-        self._state: Any = None  # the library's own, which it writes to
+        self._state: Any = None  # the library's state dict, which it updates in place
         self._is_alone = True
 
     def state_dict(self) -> Any:
-        """Return it; ``None`` where another iteration has begun since."""
+        """Return the position; ``None`` if another iteration has begun since."""
         is_known = self._is_alone and self._state is not None and self._dataset._state_dict is self._state
         return self._dataset.state_dict() if is_known else None
 
     def load_state_dict(self, state: Any) -> bool:
-        """Let the iteration begin there, if it is of the same epoch."""
+        """Start the iteration at `state`, if it is of the same epoch."""
         if state["epoch"] != self._dataset.epoch:
-            return False  # the library would begin with the first row and say nothing
+            return False  # the library would silently start with the first row
         self._dataset.load_state_dict(state)
         return True
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Let iterations after this one begin with the first row: the library would begin all of the epoch where this one does."""
+        """Let later iterations start with the first row: the library would start all of this epoch at the loaded position."""
         for other in _alive:
             if other._dataset is self._dataset:
                 self._is_alone = other._is_alone = False
@@ -58,11 +58,11 @@ class _Place(Position):
             self._dataset._starting_state_dict = None
 
 
-_alive: WeakSet[_Place] = WeakSet()  # of iterations that have begun and not ended
+_alive: WeakSet[_Place] = WeakSet()  # positions of running iterations
 
 
 def is_in_order(dataset: Any) -> bool:
-    """Return whether `dataset` gives its rows as they are stored, one by one."""
+    """Return whether `dataset` yields its rows in stored order, one by one."""
     if dataset._distributed is not None or dataset._starting_state_dict is not None:
         return False
     source = dataset._ex_iterable
@@ -74,12 +74,12 @@ def is_in_order(dataset: Any) -> bool:
 
 
 class Datasets(Integration):
-    """Streams in order say where they are."""
+    """Positions of streams that read in order."""
 
     objects_go_along = True
 
     def position(self, dataset: object) -> Position | None:
-        """Return where a stream is."""
+        """Return the position of a stream."""
         kind = getattr(sys.modules.get("datasets"), "IterableDataset", None)
         if kind is None or not isinstance(dataset, kind) or any(not hasattr(dataset, name) for name in _ATTRIBUTES):
             return None

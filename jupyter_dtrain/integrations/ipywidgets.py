@@ -1,8 +1,8 @@
-"""Widgets of ipywidgets that the notebook has made and the cell updates: a label, a bar, a slider that is read.
+"""Update the notebook's ipywidgets (a label, a progress bar, a slider that is read) from a cell on engines.
 
-On an engine stands a widget of the same class with the same values. What the cell sets in it goes to the notebook's own at once, in the
-order of what the cell prints, and from there to the browser; the notebook's observers are called there. It travels as a display of a type
-of its own.
+An engine has a widget of the same class with the same values. What the cell sets in it is sent to the notebook's widget at once, as a
+display with a type of its own, in order with the cell's output, and from there to the browser. The notebook's observers are called in the
+notebook.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from .base import Integration
 
 UPDATE = "application/vnd.jupyter-dtrain.widget-update"
-"""The type of a display that is a change of a widget on its way to the notebook."""
+"""Type of a display that carries a widget's change to the notebook."""
 _OF_THE_PROCESS = frozenset(("comm", "log", "keys", "_model_id", "_property_lock", "_states_to_send", "_holding_sync"))
 
 
@@ -27,11 +27,11 @@ def _widgets() -> Any:
 def is_widget(obj: object) -> bool:
     """Return whether `obj` is a widget of ipywidgets."""
     module = sys.modules.get("ipywidgets.widgets.widget")
-    return module is not None and issubclass(type(obj), module.Widget)  # an object may not want to be looked at
+    return module is not None and issubclass(type(obj), module.Widget)  # `type`, as an object may not support `isinstance`
 
 
 def reduced_widget(obj: Any) -> Any:
-    """Return how a widget reduces: to what stands for it in the other process."""
+    """Return a reduction of a widget to its counterpart in the other process."""
     if not is_widget(obj):
         return NotImplemented
     kind: Any = type(obj)
@@ -49,7 +49,7 @@ def reduced_widget(obj: Any) -> Any:
 
 
 def _standing_for(kind: Any, model_id: str) -> Any:
-    """Return the widget of that id: the notebook's own, or what stands for it here."""
+    """Return the widget with this id: the notebook's own, or a counterpart in this process."""
     found = _widgets()._instances.get(model_id)
     if type(found) is kind:
         return found
@@ -60,13 +60,13 @@ def _standing_for(kind: Any, model_id: str) -> Any:
 
 def _set_state(widget: Any, state: tuple[dict[str, Any], dict[str, Any]]) -> None:
     if widget.comm is not None and not isinstance(widget.comm, _Line):
-        return  # the notebook's own has been told of each change
+        return  # the notebook's own widget has got each change already
     values, attributes = state
     widget._trait_values.update(values)
     vars(widget).update(attributes)
     if widget.comm is None and _is_engine():
         widget.comm = _Line(widget._model_id)
-    elif widget.comm is None:  # the cell has made it
+    elif widget.comm is None:  # the cell has created it
         widget._model_id = None
         widget.open()
 
@@ -76,13 +76,13 @@ def _is_engine() -> bool:
 
 
 class _Line:
-    """In the place of a widget's comm on an engine."""
+    """Replacement for a widget's comm on an engine."""
 
     def __init__(self, comm_id: str) -> None:
         self.comm_id = comm_id
 
     def send(self, data: dict[str, Any], metadata: Any = None, buffers: Any = None) -> None:
-        """Send what the widget tells: changes go on, what is for the browser's eyes alone does not."""
+        """Send updates of the widget's state to the notebook; ignore other messages."""
         del metadata
         if data.get("method") != "update":
             return
@@ -93,23 +93,23 @@ class _Line:
         publish_display_data({UPDATE: content})
 
     def on_msg(self, _callback: Any) -> None:
-        """Nobody is there who would tell the widget anything."""
+        """Do nothing, as no messages arrive on an engine."""
 
     on_close = on_msg
 
     def close(self, *_: Any, **__: Any) -> None:
-        """Leave the notebook's own open."""
+        """Do nothing: the notebook's widget stays open."""
 
 
 def handle(content: dict[str, Any]) -> None:
-    """Change a widget of the notebook as the cell has changed what stands for it."""
+    """Apply a change of an engine's widget to the notebook's."""
     widgets = _widgets()
     widget: Any = widgets._instances.get(content["id"])
     if widget is None:  # closed
         return
     state = content["state"]
     widgets._put_buffers(state, content["paths"], [base64.b64decode(buffer) for buffer in content["buffers"]])
-    if state.get("msg_id"):  # an `Output` that takes what is shown from here on
+    if state.get("msg_id"):  # an `Output` that captures what is displayed from here on
         state["msg_id"] = _running_message()
     with widget.hold_sync():
         for name, value in state.items():
@@ -125,16 +125,16 @@ def _running_message() -> str:
 
 
 class IpyWidgets(Integration):
-    """Widgets reduce to what stands for them; their updates travel as displays."""
+    """Widgets reduce to counterparts; their updates are sent as displays."""
 
     displays: ClassVar = {UPDATE: handle}
 
     def reduce(self, obj: Any) -> Any:
-        """Return how a widget reduces."""
+        """Return a reduction of a widget."""
         return reduced_widget(obj)
 
     def is_found_by_id(self, obj: object) -> bool:
-        """Return whether it is a widget."""
+        """Return whether `obj` is a widget."""
         return is_widget(obj)
 
 

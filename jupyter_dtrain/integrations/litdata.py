@@ -1,7 +1,7 @@
-"""litData's streams on an engine: each reads all of them.
+"""Let litData's streams on an engine read all rows.
 
-They look for a process group and read a part of the rows for each process in it. A run divides batches by itself, so that a part of a part
-would be left and the rest lost. While a cell runs, a stream sees one process, as in the notebook.
+With a process group, each stream reads only its process's part of the rows. A run shards batches itself, so that most rows would be lost.
+While a cell runs, a stream sees one process, as in the notebook.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class LitData(Integration):
         del run
         try:
             environment: Any = importlib.import_module("litdata.utilities.env")._DistributedEnv
-        except (ImportError, AttributeError):  # it was only named, or is another version
+        except (ImportError, AttributeError):  # the cell has only mentioned it, or it is another version
             yield
             return
         with patched(environment, "detect", classmethod(lambda cls: cls(world_size=1, global_rank=0, num_nodes=1))):

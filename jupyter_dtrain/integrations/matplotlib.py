@@ -1,8 +1,8 @@
-"""How a notebook draws and shows figures: ``rcParams``, the backend, the formats.
+"""Transfer how a notebook draws and shows figures: ``rcParams``, the backend, the formats.
 
-The formats are what ``%config InlineBackend.figure_format = "retina"`` or ``set_matplotlib_formats("svg")`` has chosen.
-IPython keeps it as functions that draw, one for each format. Before the first figure there are none, only what the backend will make of its
-configuration, so that matplotlib need not be imported where nothing is drawn.
+Formats are chosen with ``%config InlineBackend.figure_format = "retina"`` or ``set_matplotlib_formats("svg")``. IPython stores them as
+printer functions, one for each format. Before the first figure there are none, only the backend's configuration. So matplotlib need not be
+imported if nothing is drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _OF_THE_FORMAT = frozenset({"fmt", "base64"})
 
 
 def figure_formats() -> tuple[list[str], dict[str, Any]] | None:
-    """Return the formats, and what is given to matplotlib with each; ``None``: no figure could be shown so far."""
+    """Return the formats, and the options of ``print_figure``; ``None`` if no figure could be shown so far."""
     figure, shell = sys.modules.get("matplotlib.figure"), get_ipython()
     if figure is None or shell is None or shell.display_formatter is None:
         return None
@@ -36,7 +36,7 @@ def figure_formats() -> tuple[list[str], dict[str, Any]] | None:
 
 
 def set_figure_formats(chosen: tuple[list[str], dict[str, Any]] | None) -> None:
-    """Show figures in the formats that :func:`figure_formats` returned, those to come too."""
+    """Show current and later figures in the formats that :func:`figure_formats` returned."""
     shell = get_ipython()
     if chosen is None or shell is None:
         return
@@ -72,7 +72,7 @@ def _set_parameters(parameters: Mapping[str, Any]) -> None:
 
 
 def _figures_drawn_by() -> str | None:
-    """Return what draws figures, where the notebook has chosen it and it needs no window; ``None``: what the environment says."""
+    """Return the backend that the notebook has chosen, if it needs no window; ``None`` for the environment's default."""
     matplotlib = sys.modules.get("matplotlib")
     if matplotlib is None:
         return None
@@ -100,7 +100,7 @@ def _own_parameters() -> Any:
 
 
 class Matplotlib(Integration):
-    """``rcParams`` is that of who reads it: a figure would not know what a cell sets in a copy."""
+    """``rcParams`` reduces to the reader's own, as figures would not see what a cell sets in a copy."""
 
     settings: ClassVar = {
         "rcParams": Setting(get=_parameters, set=_set_parameters, default={}),
@@ -109,7 +109,7 @@ class Matplotlib(Integration):
     }
 
     def reduce(self, obj: Any) -> Any:
-        """Return how the parameters reduce."""
+        """Return a reduction of the parameters."""
         if type(obj).__name__ == "RcParams" and obj is sys.modules["matplotlib"].rcParams:
             return _own_parameters, ()
         return NotImplemented

@@ -1,8 +1,7 @@
-"""The runs of MLflow that are active: begun in a cell of the notebook or on an engine, they are the same ones for the next cell.
+"""Share MLflow's active runs between cells: begun in the notebook or on an engine, they are active in the next cell.
 
-Which they are, each process knows by itself; what is logged goes to a store that all processes reach. While a cell runs, rank 0 alone asks
-the store, and all ranks have its answer: so a run that the cell begins is one run, with the same id on every rank, and what is logged is
-there once. The other ranks have the store only to look like it.
+Each process has its own active runs, while data is logged to a store that all processes reach. While a cell runs, only rank 0 calls the
+store, and all ranks get its answers. So a run that the cell begins has the same id on every rank, and its data is logged once.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from .base import Integration, RunScope, Setting
 FLUENT = "mlflow.tracking.fluent"
 _OF_CLIENT = ("log_artifact", "log_artifacts", "_log_artifact_async", "set_terminated")
 _UNANSWERED = frozenset({"log_batch", "log_metric", "log_param", "set_tag", "_log_artifact_async", "set_terminated"})
-"""What is asked often, or by a rank that leaves alone, and whose answer is nothing."""
-_LINE = "_dtrain_line"  # of the user's code, where a run was begun
-_LATER = "_async"  # their answer is what to wait for
+"""Calls that are frequent, or that a rank makes when it leaves alone, and whose result is unused."""
+_LINE = "_dtrain_line"  # attribute of a run with the user's line at which it was begun
+_LATER = "_async"  # suffix of calls that return an object to wait for
 
 
 def active_runs() -> dict[str, Any] | None:
-    """Return the active runs, the outermost first, and the experiment that others begin in; ``None``: nothing of it was chosen."""
+    """Return the active runs, the outermost first, and the active experiment; ``None`` without any."""
     fluent: Any = sys.modules.get(FLUENT)
     if fluent is None:
         return None
@@ -40,7 +39,7 @@ def active_runs() -> dict[str, Any] | None:
 
 
 def set_active_runs(active: dict[str, Any] | None) -> None:
-    """Make them those of this process, without a word to the store: nothing begins or ends."""
+    """Set this process's active runs without calling the store: nothing begins or ends."""
     runs, experiment = (active["runs"], active["experiment"]) if active is not None else ([], None)
     fluent: Any = importlib.import_module(FLUENT) if runs else sys.modules.get(FLUENT)
     if fluent is not None:
@@ -49,14 +48,14 @@ def set_active_runs(active: dict[str, Any] | None) -> None:
 
 
 def stack_of(fluent: Any) -> list[Any]:
-    """Return the active runs of this thread, the outermost first, to be changed."""
+    """Return the list of this thread's active runs, the outermost first, which may be modified."""
     stack = fluent._active_run_stack
-    runs: list[Any] = stack if isinstance(stack, list) else stack.get()  # a list in old versions, then one for each thread
+    runs: list[Any] = stack if isinstance(stack, list) else stack.get()  # a list in old versions, thread-local in new ones
     return runs
 
 
 class TrackingStore:
-    """Follows what the cell's thread asks."""
+    """Let only rank 0 call the store on the cell's thread, and share its answers."""
 
     def __init__(self, run: RunScope) -> None:
         self._run = run
@@ -69,12 +68,12 @@ class TrackingStore:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow it until the end of the ``with`` block."""
+        """Patch the store's methods until the end of the ``with`` block."""
         if imported_for(self._run.source, "mlflow") is None or FLUENT not in sys.modules:
             yield
             return
         with self._patches:
-            with suppress(ImportError, AttributeError):  # a version that has it elsewhere: each rank asks
+            with suppress(ImportError, AttributeError):  # in an unknown version each rank calls the store
                 self._follow(sys.modules["mlflow"], sys.modules[FLUENT])
             yield
 
@@ -88,14 +87,14 @@ class TrackingStore:
         self._patch(client, _OF_CLIENT)
         for module in (mlflow, fluent):
             self._patches.enter_context(patched(module, "start_run", self._starting(mlflow, fluent, module.start_run)))
-        atexit.unregister(fluent._safe_end_run)  # the notebook has the run too: an engine that ends does not end it
+        atexit.unregister(fluent._safe_end_run)  # the run continues in the notebook, so an engine must not end it at its exit
 
     def _getting(self, get_store: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
         @wraps(get_store)
         def get(*args: Any, **options: Any) -> Any:
             if (args, options) not in self._opened:
                 self._opened.append((args, options))
-                self._asking("get_store", lambda: get_store(*args, **options) and None)()  # which may make its tables first
+                self._asking("get_store", lambda: get_store(*args, **options) and None)()  # rank 0 first: this may create tables
             store = get_store(*args, **options)
             if not any(store is known for known in self._stores):
                 self._stores.append(store)
@@ -108,10 +107,10 @@ class TrackingStore:
         @wraps(start_run)
         def start(*args: Any, **options: Any) -> Any:
             line = self._run.users_line()
-            if self._run.is_jumping():  # through a ``with`` whose run is active
+            if self._run.is_jumping():  # jumping through a ``with`` whose run is active
                 for run in reversed(stack_of(fluent)):
                     if getattr(run, _LINE, None) == line:
-                        mlflow.MlflowClient().update_run(run.info.run_id, status="RUNNING")  # who has left the cell has ended it
+                        mlflow.MlflowClient().update_run(run.info.run_id, status="RUNNING")  # leaving the cell has ended it
                         return run
             run = start_run(*args, **options)
             setattr(run, _LINE, line)
@@ -128,7 +127,7 @@ class TrackingStore:
         def by_first(*args: Any, **options: Any) -> Any:
             if threading.get_ident() != self._thread:
                 return ask(*args, **options) if self._run.rank == 0 else None
-            if self._is_asking:  # the store asks itself
+            if self._is_asking:  # the store calls itself
                 return ask(*args, **options)
             return self._answer(name, partial(ask, *args, **options))
 
@@ -165,12 +164,12 @@ class TrackingStore:
 
 
 class MLflow(Integration):
-    """The active runs are a setting, and while a cell runs rank 0 alone asks the store."""
+    """The active runs are a setting, and while a cell runs only rank 0 calls the store."""
 
     settings: ClassVar = {"active_run": Setting(get=active_runs, set=set_active_runs)}
 
     def run_scope(self, run: RunScope) -> AbstractContextManager[None]:
-        """Follow what the cell asks the store."""
+        """Patch the store for the cell."""
         return TrackingStore(run).followed()
 
 

@@ -1,4 +1,4 @@
-"""How a notebook shows tables, and what else it has chosen by ``pandas.set_option``."""
+"""Transfer pandas options, for example how tables are shown, that a notebook has set with ``pandas.set_option``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _options() -> dict[str, Any]:
     config = sys.modules.get("pandas._config.config")
     if config is None:
         return {}
-    with unwarned():  # of options that will go
+    with unwarned():  # of deprecated options
         values = {key: (config.get_option(key), option.defval) for key, option in config._registered_options.items()}
     return {key: value for key, (value, default) in values.items() if value != default}
 
@@ -29,7 +29,7 @@ def _set_options(options: Mapping[str, Any]) -> None:
 
 
 class Pandas(Integration):
-    """Options that are other than the defaults."""
+    """Options that differ from the defaults."""
 
     settings: ClassVar = {"set_option": Setting(get=_options, set=_set_options, default={})}
 

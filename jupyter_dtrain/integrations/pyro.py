@@ -1,7 +1,7 @@
-"""State that a library keeps in a module of its own, and no name of a notebook leads to: a cell is to find the notebook's there.
+"""Send state that a library keeps in one of its modules, and to which no name of the notebook refers.
 
-Such an object goes along with the names, and is read as the reader's own one, which becomes like it. So what it shares with them (the
-parameters of a guide) stays shared, and what the cell changes in it comes home as any other change.
+Such an object is sent with the names, and unpickled into the reader's own object. So what it shares with the names (the parameters of a
+guide) stays shared, and changes in the cell are returned like any others.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 from .base import Integration
 
-_PLACES = {"pyro.poutine.runtime": "_PYRO_PARAM_STORE"}  # module to the name in it
+_PLACES = {"pyro.poutine.runtime": "_PYRO_PARAM_STORE"}  # by module, the name of the object in it
 
 
 def library_states() -> list[object]:
-    """Return the objects with such state of the libraries that are imported."""
+    """Return these objects of the libraries that are imported."""
     modules = sys.modules.copy()
     return [vars(modules[module])[name] for module, name in _PLACES.items() if module in modules and name in vars(modules[module])]
 
 
 def reduced_state(obj: object) -> Any:
-    """Return how one of them reduces, ``NotImplemented`` for any other object."""
+    """Return a reduction of such an object, ``NotImplemented`` for any other."""
     for place, name in _PLACES.items():
         if place in sys.modules and vars(sys.modules[place]).get(name) is obj:
             return _readers_own, (place, name), vars(obj), None, None, _become
@@ -34,18 +34,18 @@ def _readers_own(module: str, name: str) -> object:
 
 
 def _become(obj: Any, attributes: dict[str, Any]) -> None:
-    """Give `obj` these attributes and no others."""
+    """Replace the attributes of `obj`."""
     vars(obj).clear()
     vars(obj).update(attributes)
 
 
 class Pyro(Integration):
-    """Its store of parameters goes along with every cell."""
+    """Pyro's parameter store is sent with every cell."""
 
     objects_go_along = True
 
     def reduce(self, obj: Any) -> Any:
-        """Return how the store reduces."""
+        """Return a reduction of the store."""
         return reduced_state(obj)
 
     def states(self) -> list[object]:

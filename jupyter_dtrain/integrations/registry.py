@@ -1,8 +1,8 @@
-"""Integrations by library: this project's own, and those of other packages through entry points.
+"""Find the integrations of libraries: this project's own, and those of other packages through entry points.
 
-An entry point of the group `ENTRY_POINTS` has the name of the library's module, and names an `Integration`. Each is imported when its
-library is there, and not before: a notebook without it pays a look into ``sys.modules``. Installed packages are read where the notebook is;
-engines are told.
+An entry point of the group `ENTRY_POINTS` is named like the library's module, and refers to an `Integration`. It is imported only once its
+library is imported or a cell mentions it, so others cost a lookup in ``sys.modules``. Installed packages are searched in the notebook's
+process; engines get the result.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .base import Integration, Position, RunScope, Setting
 
 ENTRY_POINTS = "jupyter_dtrain.integrations"
 KNOWN = "jupyter_dtrain.integrations"
-"""Among the settings that go along: which integrations other packages bring. It goes with all of them, and not with changes alone."""
+"""Setting with the integrations of other packages. It is sent with all settings, not with changes only."""
 
 _OWN = {
     library: f"{__package__}.{file}:INTEGRATION"
@@ -42,19 +42,19 @@ _is_told = False
 
 
 def look() -> None:
-    """See what is installed now, in a process that has not been told; a `UsageError` says what of it cannot be used."""
+    """Search installed packages, unless this process was told; raise a `UsageError` for integrations that cannot be used."""
     if not _is_told:
         _know({point.name: point.value for point in installed(ENTRY_POINTS).values()})
     active()
 
 
 def of_others() -> dict[str, str]:
-    """Return the integrations that other packages bring, by library."""
+    """Return the integrations of other packages, by library."""
     return {library: value for library, value in _known.items() if _OWN.get(library) != value}
 
 
 def be_told(others: Mapping[str, str]) -> None:
-    """Know these of other packages, and no others."""
+    """Set the integrations of other packages."""
     global _is_told
     _is_told = True
     _know(others)
@@ -71,7 +71,7 @@ def _know(others: Mapping[str, str]) -> None:
 
 
 def integration(library: str) -> Integration:
-    """Return that of a library; a `UsageError` says why it cannot be used."""
+    """Return the integration of a library; raise a `UsageError` if it cannot be used."""
     found = _loaded.get(library)
     if found is None:
         point = EntryPoint(name=library, value=_known[library], group=ENTRY_POINTS)
@@ -80,7 +80,7 @@ def integration(library: str) -> Integration:
 
 
 def active(source: str = "") -> dict[str, Integration]:
-    """Return those whose libraries are imported, and those that a cell's `source` may import."""
+    """Return the integrations of libraries that are imported, or that a cell's `source` may import."""
     return {
         library: integration(library)
         for library in list(_known)
@@ -92,7 +92,7 @@ def active(source: str = "") -> dict[str, Integration]:
 
 
 def reduced_by_library(obj: Any) -> Any:
-    """Return how `obj` reduces that a library has a word on; ``NotImplemented`` for all else."""
+    """Return a reduction of `obj` by a library's integration; ``NotImplemented`` if there is none."""
     for library in _known:
         if library in sys.modules and (found := integration(library).reduce(obj)) is not NotImplemented:
             return found
@@ -100,7 +100,7 @@ def reduced_by_library(obj: Any) -> Any:
 
 
 def keeps_its_objects(package: str) -> bool:
-    """Return whether of the objects of a library's own only those go along which its integration names."""
+    """Return whether of a library's own objects only those are sent that its integration names."""
     return any(
         not integration(library).objects_go_along
         for library in list(_known)
@@ -109,7 +109,7 @@ def keeps_its_objects(package: str) -> bool:
 
 
 def process_attributes(obj: object) -> frozenset[str]:
-    """Return the attributes of an object of a library that mean nothing in another process."""
+    """Return the attributes of a library's object that are specific to a process."""
     for library in _known:
         if library in sys.modules and (found := integration(library).process_attributes(obj)):
             return found
@@ -117,12 +117,12 @@ def process_attributes(obj: object) -> frozenset[str]:
 
 
 def is_found_by_id(obj: object) -> bool:
-    """Return whether nothing of `obj` is returned with the results, as the notebook's own is told of each change."""
+    """Return whether nothing of `obj` is returned with the results, as the notebook's own object gets each change."""
     return any(library in sys.modules and integration(library).is_found_by_id(obj) for library in _known)
 
 
 def states_of_libraries() -> list[object]:
-    """Return the objects of imported libraries that go along with every cell."""
+    """Return the objects of imported libraries that are sent with every cell."""
     return [state for one in active().values() for state in one.states()]
 
 
@@ -130,12 +130,12 @@ def states_of_libraries() -> list[object]:
 
 
 def settings_of_libraries() -> dict[str, Setting]:
-    """Return the settings of imported libraries, each under the library's name and its own."""
+    """Return the settings of imported libraries, by ``library.name``."""
     return {f"{library}.{name}": setting for library, one in active().items() for name, setting in one.settings.items()}
 
 
 def setting_named(name: str) -> Setting | None:
-    """Return a library's setting, imported or not; ``None`` where none has that name."""
+    """Return a library's setting, imported or not; ``None`` if there is none with this name."""
     library = _library_of(name)
     return None if library is None else integration(library).settings.get(name.removeprefix(f"{library}."))
 
@@ -157,18 +157,18 @@ def _library_of(name: str) -> str | None:
 
 
 def displays() -> dict[str, Callable[[Any], object]]:
-    """Return what the notebook does with displays that are none, by type."""
+    """Return the notebook's handlers of displays that carry data, by type."""
     return {kind: handle for one in active().values() for kind, handle in one.displays.items()}
 
 
 def position_in(dataset: object) -> Position | None:
-    """Return where an iteration over iterable data of a library is that begins now; ``None``: no library can say it exactly."""
+    """Return the position of an iteration over a library's data set that begins now; ``None`` if no library knows it exactly."""
     return next((found for one in active().values() if (found := one.position(dataset)) is not None), None)
 
 
 @contextmanager
 def run_scopes(run: RunScope) -> Iterator[None]:
-    """Follow what a cell does with libraries that it has or may import, until the end of the ``with`` block."""
+    """Follow a cell's use of imported and mentioned libraries, until the end of the ``with`` block."""
     with ExitStack() as stack:
         for one in active(run.source).values():
             stack.enter_context(one.run_scope(run))

@@ -1,6 +1,6 @@
-"""TensorBoard's writers: what a cell logs is written once, by rank 0, and is in its file when the cell is over.
+"""Let only rank 0 write TensorBoard events, and close the files at the end of a cell.
 
-The other ranks compute what is logged, which may take all of them, and write nothing.
+The other ranks compute what is logged, which may need all ranks, but write nothing.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def is_event_writer(obj: object) -> bool:
 
 
 class TensorBoard(Integration):
-    """Writers go along without their files: each process opens one of its own when there is something to write."""
+    """Writers are pickled without their files: each process opens its own when there is something to write."""
 
     def process_attributes(self, obj: object) -> frozenset[str]:
-        """Return those of a writer that hold its files."""
+        """Return the attributes of a writer that hold its files."""
         return _FILES if is_event_writer(obj) else _NONE
 
     @contextmanager
     def run_scope(self, run: RunScope) -> Iterator[None]:
-        """Let writers write on rank 0 alone, and close them at the end: they open a file again where they are used again."""
-        imported_for(run.source, "torch.utils.tensorboard")  # takes a second: only for cells that ask for it
+        """Let writers write on rank 0 only, and close them at the end: they reopen a file when they are used again."""
+        imported_for(run.source, "torch.utils.tensorboard")  # takes a second, so only for cells that mention it
         module: Any = sys.modules.get(_MODULE)
         if module is None:
             yield
@@ -53,7 +53,7 @@ class TensorBoard(Integration):
 
 
 class _Silent:
-    """Stands where a writer has its file."""
+    """Replacement for a file writer that writes nothing."""
 
     def __init__(self, log_dir: str, *_: Any) -> None:
         self._log_dir = str(log_dir)

@@ -1,6 +1,6 @@
-"""What Hugging Face's transformers keep beside a model: which outputs its class can record, which a model's constructor enters in a table.
+"""Restore what Hugging Face's transformers store beside a model: a model's constructor registers which outputs its class can record.
 
-A model that is read from a pickle has not been constructed. It would return ``hidden_states=None``, whatever it is asked for.
+Unpickling calls no constructor. Without the registration, a model would return ``hidden_states=None`` even if asked for them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from .base import Integration
 
 
 def is_pretrained(module: nn.Module) -> bool:
-    """Return whether `module` is a model of transformers'."""
+    """Return whether `module` is a model of transformers."""
     models = sys.modules.get("transformers.modeling_utils")
     return models is not None and isinstance(module, getattr(models, "PreTrainedModel", ()))
 
 
 def reduced_pretrained(model: Any) -> Any:
-    """Return how a model of transformers' reduces: as ever, and then it enters itself in the table."""
+    """Return the usual reduction of a model, with a setter that registers it."""
     function, args, state, *_ = model.__reduce_ex__(4)
     return function, args, state, None, None, _read
 
@@ -37,12 +37,12 @@ def _read(model: Any, state: dict[str, Any]) -> None:
 
 
 class Transformers(Integration):
-    """A model that is read from a pickle enters itself in the table."""
+    """Unpickled models are registered."""
 
     objects_go_along = True
 
     def reduce(self, obj: Any) -> Any:
-        """Return how a model reduces."""
+        """Return a reduction of a model."""
         return reduced_pretrained(obj) if issubclass(type(obj), nn.Module) and is_pretrained(obj) else NotImplemented
 
 

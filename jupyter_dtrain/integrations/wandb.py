@@ -1,8 +1,7 @@
-"""The run of Weights & Biases that is open: begun in a cell of the notebook or on an engine, it is the same one for the next cell.
+"""Share the open run of Weights & Biases between cells: begun in the notebook or on an engine, it is open in the next cell.
 
-What logs to it is a service that processes can connect to; an environment variable says how. So rank 0 joins the notebook's run, and the
-notebook a run that the cell has begun; the other ranks have one that keeps nothing. ``wandb.run`` and what belongs to it is each
-process's own.
+Runs belong to a service process, whose address is in an environment variable. So rank 0 attaches to the notebook's run, and the notebook to
+a run that the cell has begun; the other ranks have a disabled run. ``wandb.run`` and its parts are specific to each process.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ _SERVICE = "WANDB_SERVICE"
 
 
 def begin_service(source: str) -> None:
-    """In the notebook: have the service run before an engine would start one that ends with it, if `source` may need it."""
-    with suppress(Exception):  # the cell meets the same, and says so
+    """Start the service in the notebook, if `source` may need it: a service that an engine starts would end with the engine."""
+    with suppress(Exception):  # the cell raises the same error
         if (wandb := imported_for(source, "wandb")) is not None:
             wandb.setup()
 
 
 def with_own_service(environment: dict[str, str], source: str) -> dict[str, str]:
-    """In a process that may outlive the notebook: have a service of its own, and return `environment` with the way to it."""
+    """Start a service of this process, which may outlive the notebook, and return `environment` with its address."""
     os.environ.pop(_SERVICE, None)
     begin_service(source)
     others = {name: value for name, value in environment.items() if name != _SERVICE}
@@ -43,7 +42,7 @@ def with_own_service(environment: dict[str, str], source: str) -> dict[str, str]
 
 
 def open_run() -> dict[str, Any] | None:
-    """Return what another process joins the open run by; ``None`` where there is none."""
+    """Return what another process needs to attach to the open run; ``None`` if there is none."""
     wandb: Any = sys.modules.get("wandb")
     run = getattr(wandb, "run", None)
     if run is None:
@@ -53,7 +52,7 @@ def open_run() -> dict[str, Any] | None:
 
 
 def join_run(joined: dict[str, Any] | None) -> None:
-    """Make this run the open one."""
+    """Make this the open run."""
     wandb: Any = importlib.import_module("wandb") if joined is not None else sys.modules.get("wandb")
     present = open_run()
     if present is not None and (joined is None or joined["id"] != present["id"]):
@@ -66,7 +65,7 @@ def join_run(joined: dict[str, Any] | None) -> None:
     elif present is None:
         try:
             wandb._attach(joined["id"])  # as Lightning does
-        except Exception:  # its service has ended with the kernel: here is another, and a server knows the run by its id
+        except Exception:  # the service has ended with the kernel, so resume by id through a new one
             os.environ.pop(_SERVICE, None)
             again, online = joined["again"], joined["again"]["mode"] == "online"
             wandb.init(id=joined["id"], resume="allow" if online else None, **again)
@@ -74,13 +73,13 @@ def join_run(joined: dict[str, Any] | None) -> None:
 
 
 def _keeping_nothing(joined: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return what a rank joins that logs nothing."""
+    """Return a disabled run for ranks that log nothing."""
     return None if joined is None else {**joined, "id": None}
 
 
 @contextmanager
 def followed(run: RunScope) -> Iterator[None]:
-    """Follow the runs that the cell begins and ends, until the end of the ``with`` block; one that begins on a rank but 0 keeps nothing."""
+    """Follow runs that the cell begins and ends, until the end of the ``with`` block; runs begun on ranks other than 0 are disabled."""
     wandb = imported_for(run.source, "wandb")
     if wandb is None:
         yield
@@ -102,8 +101,8 @@ def followed(run: RunScope) -> Iterator[None]:
 
 
 def reduced_run(obj: Any) -> Any:
-    """Return how `obj` reduces if it is the open run, or the configuration or the summary of it: as that of who reads it."""
-    if type(obj) is MethodType:  # `run.log`: what it belongs to may be of another class there
+    """Return a reduction of the open run, its config or its summary to those of the reader; ``NotImplemented`` for other objects."""
+    if type(obj) is MethodType:  # a method of the run, such as `run.log`: the reader's run may have another class
         return NotImplemented if reduced_run(obj.__self__) is NotImplemented else (getattr, (obj.__self__, obj.__name__))
     if type(obj).__name__ not in _KINDS:
         return NotImplemented
@@ -119,7 +118,7 @@ def _part(name: str) -> Any:
 
 
 def _leave(wandb: Any) -> None:
-    """Have no open run, without a word to the service: another process goes on with it, or has ended it."""
+    """Forget the open run without telling the service, as another process continues it or has ended it."""
     run = wandb.run
     if not run.disabled:
         atexit.unregister(run._atexit_cleanup)
@@ -129,20 +128,20 @@ def _leave(wandb: Any) -> None:
 
 
 class Wandb(Integration):
-    """The open run is a setting; the environment says how the service is reached that it belongs to."""
+    """The open run is a setting; the environment has the address of its service."""
 
     settings: ClassVar = {"run": Setting(get=open_run, set=join_run, of_other_ranks=_keeping_nothing)}
 
     def reduce(self, obj: Any) -> Any:
-        """Return how the open run reduces, its parts and its methods."""
+        """Return a reduction of the open run, its parts and its methods."""
         return reduced_run(obj)
 
     def before_cell(self, source: str) -> None:
-        """Have the service run before an engine would start one that ends with it."""
+        """Start the service, as one that an engine starts would end with the engine."""
         begin_service(source)
 
     def environment_of_host(self, environment: dict[str, str], settings: Mapping[str, Any], source: str) -> dict[str, str]:
-        """Return it with the way to a service of the host's own, where no run of the notebook is open."""
+        """Return the environment, with the address of the host's own service if no run of the notebook is open."""
         return environment if settings.get("run") is not None else with_own_service(environment, source)
 
     def run_scope(self, run: RunScope) -> AbstractContextManager[None]:
