@@ -148,11 +148,11 @@ __all__ = [
     "parse_command",
 ]
 _MODULES = ("message", "events", "orders", "updates", "commands", "parsing")
-"""In the order in which they import each other: a name belongs to the first that has it."""
+"""In the order in which they import each other. A name belongs to the first module that has it."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a name is in when it is first used."""
+    """Import the module of a name when the name is first used."""
     for module in _MODULES if name in __all__ else ():
         names = vars(import_module(f"{__name__}.{module}"))
         if name in names:

@@ -1,4 +1,4 @@
-"""A bus: who has something to tell publishes it once, and whoever has subscribed to its type is told."""
+"""A bus for events within a process: an event is published once, and all subscribers to its type are called."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _Event = TypeVar("_Event")
 
 
 class Bus:
-    """Delivers events by their types, on the thread that publishes them, in the order of the subscriptions.
+    """Deliver events by their types, on the publishing thread, in the order of the subscriptions.
 
-    What a subscriber raises, its publisher gets.
+    An exception of a subscriber propagates to the publisher.
     """
 
     def __init__(self) -> None:
@@ -19,12 +19,12 @@ class Bus:
         self._by_type: dict[type, tuple[Callable[[Any], None], ...]] = {}
 
     def subscribe(self, kind: type[_Event], subscriber: Callable[[_Event], None]) -> None:
-        """Let `subscriber` be told of each event of this type, or of one below it."""
+        """Call `subscriber` with each event of this type or a subclass."""
         self._subscribers.append((kind, subscriber))
         self._by_type.clear()
 
     def publish(self, event: object) -> None:
-        """Tell those who have subscribed to what `event` is."""
+        """Call the subscribers to the type of `event`."""
         kind = type(event)
         if (found := self._by_type.get(kind)) is None:
             found = self._by_type[kind] = tuple(told for above, told in self._subscribers if issubclass(kind, above))

@@ -1,4 +1,4 @@
-"""Commands: what JupyterLab asks the kernel to do, and the kernel's reply with what it was asked for."""
+"""Commands: requests of JupyterLab to the kernel, and the kernel's replies."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ SessionCommand = Literal[
 RunCommand = Literal[
     "list_runs", "get_curves", "get_output", "compare_runs", "find_cell", "share_run", "rename_run", "tag_run", "delete_run"
 ]
-"""Those about the record of runs."""
+"""Commands about the record of runs."""
 CheckpointCommand = Literal["list_checkpoints", "pin_checkpoint", "delete_checkpoint", "export_checkpoint"]
-"""Those about checkpoints on disk."""
+"""Commands about checkpoints on disk."""
 CommandName = Literal[SessionCommand, RunCommand, CheckpointCommand]
 
 

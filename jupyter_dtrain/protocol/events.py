@@ -1,4 +1,4 @@
-"""Events: what an engine tells the notebook's kernel about its rank while a cell runs."""
+"""Events: what an engine reports to the notebook's kernel about its rank while a cell runs."""
 
 from __future__ import annotations
 
@@ -227,6 +227,6 @@ RECORDED_EVENTS: tuple[type[Message], ...] = (
     Hyperparameters,
     Notice,
 )
-"""What the record of a run has."""
+"""Events in the record of a run."""
 ENGINE_EVENTS: tuple[type[Message], ...] = (*RECORDED_EVENTS, SnapshotTaken, StateSize, Paused, Standing, Homeward, ShardLeft)
-"""All: the others are for whoever looks after the ranks."""
+"""All events; those that are not recorded are for the supervision of ranks."""

@@ -1,4 +1,4 @@
-"""Orders: what the notebook's kernel tells engines while a cell runs, over ipyparallel's control channel."""
+"""Orders: what the notebook's kernel tells engines to do while a cell runs, over ipyparallel's control channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .message import Message
 
 @dataclass(frozen=True, kw_only=True)
 class Order(Message):
-    """Base of all orders. One that all ranks are to follow at the same step, they agree on (``engine/control.py``)."""
+    """Base of all orders. If all ranks must follow an order at the same step, they agree on the step (``engine/control.py``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +19,7 @@ class Stop(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class StopToReturn(Order):
-    """Stop at the end of a step: the run goes on from a snapshot."""
+    """Stop at the end of a step, as the run will resume from a snapshot."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Pause(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class EndPause(Order):
-    """Go on: the pause `number` is over."""
+    """Continue, as the pause `number` is over."""
 
     number: int
 
@@ -45,7 +45,7 @@ class TakeSnapshot(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class SetShares(Order):
-    """Share out batches in proportion to `speeds`, of each rank. `number` counts such orders."""
+    """Divide batches in proportion to `speeds`, one for each rank. `number` counts such orders."""
 
     number: int
     speeds: list[float]
@@ -53,17 +53,17 @@ class SetShares(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class TellStanding(Order):
-    """Tell which of the user's lines the rank is at: answered by a `Standing`."""
+    """Report the user's line that the rank is at, as a `Standing`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeaveGroup(Order):
-    """End the connections to other ranks: a host is lost, whose silence would let them wait."""
+    """Close the connections to other ranks, as a host is lost and ranks would wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReturnResults(Order):
-    """Return what the cell has made so far: it does not end."""
+    """Return what the cell has made so far, as it does not end."""
 
 
 ORDERS: tuple[type[Order], ...] = (Stop, StopToReturn, Pause, EndPause, TakeSnapshot, SetShares, TellStanding, LeaveGroup, ReturnResults)

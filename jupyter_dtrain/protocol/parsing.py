@@ -1,4 +1,4 @@
-"""Messages from the JSON objects that they were on the wire."""
+"""Parse messages from JSON objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES = {cls: frozenset(f.name for f in fields(cls)) for cls in _MESSAGES}
 
 
 def parse(data: dict[str, Any]) -> Message:
-    """Return the flat message that `data` holds (engine events, orders and commands; nested ones only travel outward).
+    """Return the flat message in `data`: engine events, orders and commands. Nested messages are only sent to JupyterLab.
 
     Raises
     ------
@@ -32,7 +32,8 @@ def parse(data: dict[str, Any]) -> Message:
     del values["type"]
     names = _NAMES[cls]
     if values.keys() == names and cls is not Command:
-        # All is there, as in what comes hundreds of times a second. A frozen class's own way, field by field, takes three times as long.
+        # All fields are there, as in messages that come hundreds of times a second. The constructor of a frozen class takes three times as
+        # long.
         message = cls.__new__(cls)
         message.__dict__.update(values)
         return message
@@ -48,7 +49,7 @@ def parse(data: dict[str, Any]) -> Message:
 
 
 def parse_command(data: object) -> Command:
-    """Return the command that `data` is; a `ProtocolError` if it is none."""
+    """Return `data` as a command; raise a `ProtocolError` if it is none."""
     if not isinstance(data, dict):
         raise ProtocolError(f"a command is an object and not {type(data).__name__}")
     command = parse(data)
