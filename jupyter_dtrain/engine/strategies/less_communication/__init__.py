@@ -1,1 +1,1 @@
-"""Data parallelism that exchanges less than all of every gradient, where an option asks for it: numbers differ then."""
+"""Data parallelism with less communication than all gradients in every step, as an option; the numbers then differ."""

@@ -1,12 +1,12 @@
-"""Gradients that are rounded to 16 bits for the exchange between ranks (``--compress bf16``, ``fp16``).
+"""Round gradients to 16 bits for the exchange between ranks (``--compress bf16``, ``fp16``).
 
-On ranks that share memory each shows its part in 16 bits, and all add up the parts in the gradient's own type, in the order of the ranks.
-Elsewhere PyTorch's reducer has its buckets averaged as its own ``bf16_compress_hook`` does it, sums in 16 bits too, but for the value of
-the loss, which travels in a bucket and goes by itself. Either way all ranks come to the same bits. What has 16 bits already goes as it is,
-and so do sparse gradients, complex ones, and those with a graph.
+Ranks with shared memory each write their gradients in 16 bits, and all ranks sum them in the gradients' own dtype, in rank order. Otherwise
+PyTorch's reducer averages its buckets as its ``bf16_compress_hook`` does, with sums in 16 bits too, except for the value of the loss, which
+is in a bucket and is reduced separately. Either way all ranks get the same bits. Gradients that have 16 bits already are exchanged
+unchanged, and so are sparse and complex gradients and those with an autograd graph.
 
-What is rounded is what a pass adds: gradients that several passes add up would else be rounded in each of them, and lose what is small
-beside the sum.
+What is rounded is the contribution of one pass. Accumulated gradients would otherwise be rounded again in each pass, and lose what is small
+compared to the sum.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SAID = {
 
 
 def exchange_for(options: RunOptions, *, num_ranks: int, are_alike: bool, say: Callable[[str], None]) -> GradientExchange:
-    """Return what averages gradients as `options` ask for it, and tell the user what becomes of the numbers.
+    """Return the gradient exchange for `options`, and tell the user how the numbers change.
 
-    `are_alike`: as :class:`CompressedGradients` has it.
+    `are_alike`: see :class:`CompressedGradients`.
     """
     if options.compress == "none" or num_ranks == 1:
         return GradientExchange()
@@ -43,7 +43,7 @@ def exchange_for(options: RunOptions, *, num_ranks: int, are_alike: bool, say: C
 
 
 def line(kind: Compress) -> str:
-    """Return what the cell is told of its numbers."""
+    """Return the message to the cell about its numbers."""
     return (
         f"--compress {kind}: the engines exchange gradients {_SAID[kind]}, so weights differ from one process's, and with the number of "
         "engines; all engines have the same."
@@ -51,34 +51,34 @@ def line(kind: Compress) -> str:
 
 
 class CompressedGradients(GradientExchange):
-    """Gradients go as numbers of 16 bits, the value of the loss as it is.
+    """Exchange gradients in 16 bits, and the value of the loss unchanged.
 
     Parameters
     ----------
     kind : {"bf16", "fp16"}
     say : callable
-        Tells the user a line, once.
+        Shows the user a line, once.
     are_alike : bool
-        Whether all ranks have the same gradients before a pass: not where the cell of each sees its own numbers.
+        Whether all ranks have the same gradients before a pass, which they do not if each rank's cell sees its own numbers.
     """
 
     def __init__(self, kind: Compress, say: Callable[[str], None], *, are_alike: bool = True) -> None:
         self._kind, self._type, self._say, self._are_alike = kind, TYPES[kind], say, are_alike
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # gradients that a pass adds to, and their numbers
-        self._overflow: torch.Tensor | None = None  # on a device that is not waited for
+        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # gradients to which a pass adds, and copies of them
+        self._overflow: torch.Tensor | None = None  # overflow flag on a device, read at the end to avoid a synchronization
 
     def begins(self, leaves: Sequence[torch.Tensor]) -> None:
-        """Note what a pass adds to."""
+        """Copy the gradients to which a pass will add."""
         found = [leaf.grad for leaf in leaves if leaf.grad is not None and self._are_alike]
         dense = [grad for grad in found if grad.layout == torch.strided and grad.dtype in _WIDE and not grad.requires_grad]
         self._before = {id(grad): (grad, grad.clone()) for grad in dense}
 
     def _numbers_before(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
-        """Return what was in `gradient` before the pass, if that has added to this very tensor."""
+        """Return the values of `gradient` before the pass, if the pass has added to this very tensor."""
         return None if gradient is None else self._before.get(id(gradient), (None, None))[1]
 
     def average(self, gradients: Sequence[torch.Tensor], value: torch.Tensor | None) -> None:
-        """Put the ranks' mean of each of `gradients` in its place, and that of `value`. A collective."""
+        """Replace each of `gradients`, and `value`, by the mean over ranks. Collective."""
         wide = [gradient for gradient in gradients if gradient.dtype in _WIDE]
         added_to = [(gradient, before) for gradient in wide if (before := self._numbers_before(gradient)) is not None]
         for gradient, before in added_to:
@@ -103,7 +103,7 @@ class CompressedGradients(GradientExchange):
         put_back(flat, gradients)
 
     def bucket_hook(self, slot: torch.Tensor | None) -> BucketHook:
-        """Return what averages the buckets of PyTorch's reducer."""
+        """Return a communication hook for the buckets of PyTorch's reducer."""
 
         def hook(_state: object, bucket: Any) -> Future[torch.Tensor]:
             flat, num_ranks = bucket.buffer(), dist.get_world_size()
@@ -117,9 +117,9 @@ class CompressedGradients(GradientExchange):
             for gradient, before in added_to:
                 gradient.sub_(before)
             flat.div_(num_ranks)
-            apart = value.clone() if value is not None and is_wide else None  # the loss's, of which the cell reads all digits
+            apart = value.clone() if value is not None and is_wide else None  # the loss, which the cell reads in full precision
             if value is not None and is_wide:
-                value.zero_()  # it may be more than 16 bits have room for
+                value.zero_()  # it may be out of range in 16 bits
             sent = flat.to(self._type) if is_wide else flat
             works = [dist.all_reduce(one, async_op=True) for one in (sent, apart) if one is not None]
 
@@ -136,12 +136,12 @@ class CompressedGradients(GradientExchange):
             done = collect_all([cast("dist.Work", work).get_future() for work in works])
             return cast("Future[torch.Tensor]", done.then(decompress))
 
-        # PyTorch compares annotations with these, and not their text.
+        # PyTorch compares the annotations with these objects, not with strings.
         hook.__annotations__ = {"bucket": vars(dist)["GradBucket"], "return": Future[torch.Tensor]}
         return hook
 
     def _look(self, mean: torch.Tensor) -> None:
-        """Look for what numbers of 16 bits have no room for: of these bf16 has none."""
+        """Check for overflow, which only fp16 has."""
         if self._type is not torch.float16:
             return
         infinite = mean.isinf().any()
@@ -158,13 +158,13 @@ class CompressedGradients(GradientExchange):
             )
 
     def finish(self) -> None:
-        """Say what has been found meanwhile."""
+        """Report an overflow that was found on a device."""
         if self._overflow is not None:
             self._tell(self._overflow)
 
 
 def _add_up(flat: torch.Tensor, sent: torch.Tensor, memory: SharedMemory) -> None:
-    """Put the sum of what all ranks have `sent` into `flat`, added up in its type and in the order of the ranks."""
+    """Store the sum of all ranks' `sent` in `flat`, summed in its dtype and in rank order."""
     parts = [torch.empty_like(sent) for _ in range(memory.num_ranks)]
     memory.all_gather(parts, sent)
     flat.copy_(parts[0])

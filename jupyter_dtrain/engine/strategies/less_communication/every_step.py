@@ -1,4 +1,4 @@
-"""The seam to strategies' steps: by default engines exchange gradients in each, and so have the same parameters after it."""
+"""The interface of strategies to steps: by default engines exchange gradients in each step, and have the same parameters after it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class EveryStep:
-    """Every step is one with the gradient of the global batch.
+    """Every step uses the gradient of the global batch.
 
     Attributes
     ----------
@@ -20,26 +20,26 @@ class EveryStep:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether this rank has parameters that others have not."""
+        """Whether this rank has parameters that differ from those of other ranks."""
         return False
 
     def installed(self) -> AbstractContextManager[None]:
-        """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
+        """Follow the cell until the end of the ``with`` block, inside the training's own block."""
         return nullcontext()
 
     def as_it_is(self) -> AbstractContextManager[None]:
-        """Let this thread see what this rank has, without a collective, until the end of the ``with`` block."""
+        """Let this thread access this rank's tensors without a collective, until the end of the ``with`` block."""
         return nullcontext()
 
     def finish(self) -> None:
-        """Let all ranks have the same at the cell's end. Collective."""
+        """Make the state of all ranks equal at the cell's end. Collective."""
 
     def give_up(self) -> None:
-        """Take part no more, where another thread takes home what the cell has made."""
+        """Stop following the cell if another thread returns its results."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on from here has to know."""
+        """Return the state for resuming from here."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`."""
+        """Resume from a :meth:`state_dict`."""

@@ -1,7 +1,7 @@
-"""Steps of optimizers on the gradient of a rank's own part of a batch, and what they keep of it, which stays the rank's own.
+"""Let optimizers step on the gradient of the rank's share of a batch, with optimizer state of the rank's own.
 
-Parameters alone are averaged, in every so many steps of an optimizer, as in Lin et al., "Don't use large mini-batches, use local SGD", and
-as PyTorch's ``PostLocalSGDOptimizer`` has it. What the cell reads of an optimizer's state, and what goes home, is the ranks' mean.
+Only parameters are averaged, every N steps of an optimizer, as in Lin et al., "Don't use large mini-batches, use local SGD", and in
+PyTorch's ``PostLocalSGDOptimizer``. If the cell reads an optimizer's state, and when it is returned, it is the mean over ranks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, orig
 from .local_parameter import plain
 from .parameter_means import ParameterMeans, any_rank
 
-_AFTER_STEP = Optimizer._optimizer_step_code.__code__  # when it is called, profilers look at the state
+_AFTER_STEP = Optimizer._optimizer_step_code.__code__  # while this runs, profilers read the state
 
 
 @dataclass(eq=False)
 class Stepped:
-    """Of an optimizer: its number, the same on all ranks, its steps since the last exchange, and whether the cell holds its state."""
+    """Record of an optimizer: its number, equal on all ranks, its steps since the last average, and whether the cell holds its state."""
 
     number: int
     steps: int = 0
@@ -43,22 +43,22 @@ class LocalOptimizers:
     Parameters
     ----------
     every : int
-        Steps from exchange to exchange.
+        Steps between two averages.
     parameters : ParameterMeans
     say : callable
-        Tells the user something, with the place in the cell.
+        Shows the user a message, with the place in the cell.
     """
 
     def __init__(self, every: int, parameters: ParameterMeans, say: Callable[[str], None]) -> None:
         self._every, self._parameters, self._say = every, parameters, say
         self._of: IdentityMap[Stepped] = IdentityMap()
         self._count = 0
-        self._kinds: set[type[Any]] = set()  # whose step is ours
+        self._kinds: set[type[Any]] = set()  # classes whose `step` is patched
         self.quiet = Quiet()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let steps be of the rank's own, until the end of the ``with`` block."""
+        """Patch optimizers so that steps are the rank's own, until the end of the ``with`` block."""
         with ExitStack() as stack:
             for kind in KINDS:
                 if "step" in vars(kind) and is_pytorchs(vars(kind)["step"]):
@@ -106,7 +106,7 @@ class LocalOptimizers:
         return self._of.set(optimizer, Stepped(self._count))
 
     def _before_other(self, optimizer: Optimizer, *_: object) -> None:
-        """Let an optimizer whose steps are not known have what all ranks have: it may decide by what it looks at."""
+        """Average parameters and gradients before the step of an unsupported optimizer, whose decisions may depend on them."""
         if has_step_of(optimizer, self._kinds):
             return
         parameters = parameters_of(optimizer)
@@ -118,7 +118,7 @@ class LocalOptimizers:
     # -- what it keeps -----------------------------------------------------------------------------------------------
 
     def _average_state(self, optimizer: Optimizer) -> None:
-        """Average what an optimizer keeps of parameters, the same on all ranks. Collective, if it is of a rank's own."""
+        """Average an optimizer's state of its parameters. Collective, if ranks have state of their own."""
         parameters, state = parameters_of(optimizer), vars(optimizer)["state"]
         notes = [self._parameters.note_of(parameter) for parameter in parameters]
         own = [parameter for parameter, note in zip(parameters, notes, strict=True) if note is not None and note.has_own_state]
@@ -128,7 +128,7 @@ class LocalOptimizers:
             lacking = any_rank([not isinstance(state.get(parameter), dict) for parameter in own])
             found: list[torch.Tensor] = []
             for parameter, lacks in zip(own, lacking, strict=True):
-                if lacks:  # the part of some rank has never come to it
+                if lacks:  # some rank's share has never reached the parameter
                     state.pop(parameter, None)
                 else:
                     values = state[parameter].values()
@@ -141,7 +141,7 @@ class LocalOptimizers:
                 note.has_own_state = False
 
     def finish(self) -> None:
-        """Let all ranks have the same of what optimizers keep. Collective."""
+        """Average the state of all optimizers. Collective."""
         there = {of.number: optimizer for optimizer, of in self._of.items()}
         for number, lacks in enumerate(any_rank([number not in there for number in range(1, self._count + 1)]), 1):
             if not lacks:
@@ -168,7 +168,7 @@ class LocalOptimizers:
             self._average_state(optimizer)
             with plain(parameters_of(optimizer)), self.quiet.on():
                 found = original(optimizer)
-            # The next step changes the rank's own tensors: what the cell has is to be of now.
+            # The next step changes the rank's tensors, and the cell's state dict must not change.
             found["state"] = {key: _copied(kept) for key, kept in found["state"].items()}
             return found
 
@@ -188,11 +188,11 @@ class LocalOptimizers:
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> list[tuple[Optimizer, int, int, bool]]:
-        """Return what is known of the optimizers."""
+        """Return the records of the optimizers."""
         return [(optimizer, of.number, of.steps, of.is_lent) for optimizer, of in self._of.items()]
 
     def load_state_dict(self, state: Iterable[tuple[Optimizer, int, int, bool]]) -> None:
-        """Go on from a :meth:`state_dict`."""
+        """Resume from a :meth:`state_dict`."""
         for optimizer, number, steps, is_lent in state:
             self._of.set(optimizer, Stepped(number, steps, is_lent))
             self._count = max(self._count, number)

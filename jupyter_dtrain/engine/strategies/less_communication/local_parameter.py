@@ -1,4 +1,4 @@
-"""The class of a parameter that each rank may have stepped by itself: who looks at one gets what all ranks have."""
+"""The class of parameters on which ranks step locally: accessing one returns what all ranks have in common."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _OWN = tuple(str(_ENGINE / folder) for folder in ("forward", "backward"))
 
 
 class LocalParameter(FollowedParameter):
-    """A parameter on which operations are seen that Python starts. Its class attribute `looked` runs them while a run steps locally."""
+    """A parameter that intercepts operations started from Python. While a run steps locally, its class attribute `looked` runs them."""
 
     looked: ClassVar[Callable[[Any, tuple[Any, ...], dict[str, Any]], Any] | None] = None
 
     @classmethod
     def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Run an operation that one of its operands is such a parameter of."""
+        """Run an operation with such a parameter among its operands."""
         asker = sys._getframe(1).f_code.co_filename
         if cls.looked is None or name_of(func)[0] in ASKS_FOR_NO_NUMBERS or asker.startswith(_OWN):
-            with quiet():  # what takes part in calls and passes looks at the rank's own
+            with quiet():  # the engine's own code accesses the rank's tensors
                 return func(*args, **(kwargs or {}))
         return cls.looked(func, args, kwargs or {})
 
@@ -38,14 +38,14 @@ LocalParameter.__name__ = LocalParameter.__qualname__ = "Parameter"
 
 @contextmanager
 def plain(parameters: Iterable[torch.Tensor]) -> Iterator[None]:
-    """Let `parameters` be of PyTorch's own class, so that nobody is asked, until the end of the ``with`` block."""
+    """Change the class of `parameters` to PyTorch's, so that nothing is intercepted, until the end of the ``with`` block."""
     changed: list[Any] = [parameter for parameter in parameters if type(parameter) is LocalParameter]
     for parameter in changed:
         parameter.__class__ = nn.Parameter
     try:
         yield
     finally:
-        if LocalParameter.looked is not None:  # else the cell has ended meanwhile
+        if LocalParameter.looked is not None:  # otherwise the cell has ended meanwhile
             for parameter in changed:
                 parameter.__class__ = LocalParameter
 

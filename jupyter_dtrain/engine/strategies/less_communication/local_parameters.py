@@ -1,6 +1,6 @@
-"""Parameters that each rank steps by itself, and their gradients of its own part of a batch: which these are, and who sees them.
+"""Track the parameters on which each rank steps locally, and their gradients of the rank's share of a batch.
 
-A parameter is *ahead* from a step of the rank's own until it is averaged.
+A parameter is *ahead* from a local step until it is averaged.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from .parameter_means import ModelNote, Note, ParameterMeans, any_rank
 
 
 class LocalParameters(ParameterMeans):
-    """Those of one rank, as `ModelCalls` and `GradientSync` know them.
+    """Local parameters of one rank, with the interface that `ModelCalls` and `GradientSync` expect.
 
     Parameters
     ----------
     models : ModelCalls
     full_tensor : callable
-        Returns a tensor that spans the ranks as a whole.
+        Returns the full tensor of a tensor that spans the ranks.
     homes, say
-        As of :class:`ParameterMeans`.
+        See :class:`ParameterMeans`.
     """
 
     def __init__(
@@ -42,13 +42,13 @@ class LocalParameters(ParameterMeans):
     ) -> None:
         super().__init__(homes=homes, say=say)
         self._models, self._full_tensor = models, full_tensor
-        self._depth = 0  # of calls of models
-        self._was_open = False  # there was a graph to be gone through when the cell called a model
+        self._depth = 0  # of nested model calls
+        self._was_open = False  # whether an autograd graph was open when the cell called a model
 
     # -- calls of models ---------------------------------------------------------------------------------------------
 
     def adopt(self, module: nn.Module) -> None:
-        """Let ranks step on the parameters of `module` by themselves. Collective."""
+        """Make the parameters of `module` local ones, on which ranks step by themselves. Collective."""
         others = why_replicated(module, follows_writes=True)
         found = [p for p in parameters_in(module) if self._notes.get(p) is None and id(p) not in others and _may_be_local(p)]
         if others:
@@ -67,7 +67,7 @@ class LocalParameters(ParameterMeans):
                 parameter.__class__ = LocalParameter
 
     def before_call(self, module: nn.Module) -> None:
-        """Average what is ahead where an evaluation begins, or where the cell will look at it between the call and the backward pass."""
+        """Average parameters that are ahead before an evaluation, or if the cell accesses them between the call and the backward pass."""
         found = [(p, note) for p in parameters_in(module) if (note := self._notes.get(p)) is not None]
         whole = not torch.is_grad_enabled()
         self._was_open = self._models.graph_open
@@ -76,16 +76,16 @@ class LocalParameters(ParameterMeans):
         self.average([parameter for parameter, note in found if whole or note.model.each_call])
 
     def calling(self) -> AbstractContextManager[None]:
-        """Let a model be called by the cell."""
+        """Return a context for the cell's call of a model."""
         return nullcontext()
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run a call of a module: on the rank's part of a batch with its own parameters, on anything else with what all ranks have."""
+        """Run a call of a module: on the rank's share of a batch with the rank's parameters, on anything else with averaged ones."""
         if self._depth:
             return original(module, *args, **kwargs)
         parameters = [parameter for parameter in parameters_in(module) if self._notes.get(parameter) is not None]
         if self._models.parts.current is None:
-            if self._was_open:  # the next time before the graph that is there
+            if self._was_open:  # next time, average before the graph is made
                 self._before_each_call([*filter(None, map(self._notes.get, parameters))])
             self.average(parameters)
         self._depth += 1
@@ -96,7 +96,7 @@ class LocalParameters(ParameterMeans):
             self._depth -= 1
 
     def _before_each_call(self, notes: Sequence[Note]) -> None:
-        """Average the parameters of models before each of their calls from now on: a graph that has them is not to see it."""
+        """Average the parameters of models before each later call, so that averaging does not change tensors of an open graph."""
         if not all(note.model.each_call for note in notes):
             self._say(
                 "`--sync-every` averages parameters in every step, as the cell reads them between a model's call and the backward pass"
@@ -105,32 +105,32 @@ class LocalParameters(ParameterMeans):
             note.model.each_call = True
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
-        """Return what computes a later call: the model itself."""
+        """Return the function that computes later calls: the model itself."""
         return sharded.own_call
 
     def on_full_batch(self, module: nn.Module) -> None:
-        """Be told of an open model, whose code is like the cell's."""
+        """Do nothing for an open model, whose code is treated like the cell's."""
 
     # -- backward passes ---------------------------------------------------------------------------------------------
 
     def begins(self, one: BackwardPass) -> None:
-        """Be told of a pass: one whose gradients have a graph adds to those of all ranks."""
+        """Average gradients before a pass that creates a graph of gradients, which must add to those of all ranks."""
         if one.creates_graph:
             self.reduce_gradients(self.all())
 
     def around(self, one: BackwardPass) -> BackwardPass:
-        """Return `one`: each rank runs its own."""
+        """Return `one`, as each rank runs its own pass."""
         return one
 
     def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Return those of `leaves` whose gradients stay the rank's own: not where somebody sees them."""
+        """Return those of `leaves` whose gradients stay the rank's own, which excludes gradients that something else can see."""
         with plain(leaves):
             return [leaf for leaf in leaves if (note := self._notes.get(leaf)) is not None and _is_unseen(leaf, note)]
 
     @contextmanager
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> Iterator[Callable[[], None]]:  # noqa: ARG002
-        """Leave the gradients of `wanted` as the pass makes them, until the end of the ``with`` block."""
-        with plain(self.all()):  # blocks may be computed again
+        """Leave the gradients of `wanted` as the pass computes them, until the end of the ``with`` block."""
+        with plain(self.all()):  # checkpointed blocks may be recomputed
             yield lambda: None
         for leaf in wanted:
             if (note := self._notes.get(leaf)) is not None:
@@ -139,7 +139,7 @@ class LocalParameters(ParameterMeans):
     # -- what the cell looks at --------------------------------------------------------------------------------------
 
     def look(self, parameters: Iterable[torch.Tensor], *, lends: bool) -> None:
-        """Let the cell look at parameters, which are averaged before, with those of their models. Collective, if they are ahead."""
+        """Average parameters before the cell accesses them, with all of their models. Collective, if they are ahead."""
         notes = [note for parameter in parameters if (note := self._notes.get(parameter)) is not None]
         if self._models.graph_open:
             self._before_each_call(notes)
@@ -151,7 +151,7 @@ class LocalParameters(ParameterMeans):
             note.is_lent |= lends
 
     def gradient(self, func: Any, access: str, parameter: torch.Tensor, *value: Any) -> Any:
-        """Read, set or delete ``parameter.grad``. Collective, if it is of this rank's part of a batch and is read."""
+        """Get, set or delete ``parameter.grad``. Collective if a gradient of the rank's share is read."""
         note = self._notes.get(parameter)
         if note is None:
             with quiet():
@@ -175,7 +175,7 @@ class LocalParameters(ParameterMeans):
     # -- snapshots ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> list[tuple[Any, ...]]:
-        """Return what is known of the parameters, none of which is ahead."""
+        """Return the records of the parameters, none of which is ahead."""
         found = []
         with quiet():
             for p, note in self._notes.items():
@@ -186,7 +186,7 @@ class LocalParameters(ParameterMeans):
         return found
 
     def load_state_dict(self, state: Iterable[tuple[Any, ...]]) -> None:
-        """Go on from a :meth:`state_dict`."""
+        """Resume from a :meth:`state_dict`."""
         models: dict[int, ModelNote] = {}
         for parameter, number, model, each_call, is_graded, has_own_state, is_lent, is_handed in state:
             of = models.setdefault(model, ModelNote(model, each_call))

@@ -1,8 +1,8 @@
-"""Local SGD (``--sync-every N``): each rank steps on the gradient of its own part of a batch, and parameters are averaged every N steps.
+"""Local SGD (``--sync-every N``): each rank steps on the gradient of its share of a batch, and parameters are averaged every N steps.
 
-What the cell reads is the same on all ranks: numbers over a batch are of all of it, as they always are, each part computed with its
-rank's parameters; and whoever looks at a parameter, a gradient or an optimizer's state gets the ranks' mean, which is put in its place
-first. Whatever this cannot be done for is exchanged in every step.
+What the cell reads is the same on all ranks. Values over a batch cover the full batch, as always, with each share computed from its rank's
+parameters. Accessing a parameter, a gradient or an optimizer's state first replaces it by the mean over ranks. Where this is not possible,
+gradients are exchanged in every step.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from .parameter_looks import ParameterLooks
 
 
 class LocalSteps(EveryStep):
-    """Steps of one rank's own.
+    """Local steps of one rank.
 
     Parameters
     ----------
     every : int
-        Steps from exchange to exchange.
+        Steps between two averages.
     training : DataParallelTraining
     """
 
-    is_replicated = False  # optimizer states and gradients are each rank's own
+    is_replicated = False  # optimizer states and gradients differ between ranks
 
     def __init__(self, every: int, training: DataParallelTraining) -> None:
         self._training, self._thread = training, threading.get_ident()
         objects = training.objects
         tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
-        # What came from the notebook has one more who holds its memory; what an array looks into as well, yet another one.
+        # The storage of a tensor from the notebook has one more holder; with a view as an array, yet another one.
         homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors) - storages_in_windows(objects)
         self.parameters = LocalParameters(
             training.models, homes=homes, full_tensor=lambda tensor: training.wholes([tensor])[0], say=training.say
@@ -51,46 +51,46 @@ class LocalSteps(EveryStep):
 
     @property
     def is_ahead(self) -> bool:
-        """Whether this rank has parameters that others have not."""
+        """Whether this rank has parameters that differ from those of other ranks."""
         return self.parameters.is_any_ahead
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Let the rank step by itself, until the end of the ``with`` block."""
+        """Let the rank step locally, until the end of the ``with`` block."""
         self._training.shard_parameters(self.parameters, self.parameters)
         with self._looks.installed(), self.optimizers.installed():
             yield
 
     @contextmanager
     def as_it_is(self) -> Iterator[None]:
-        """Let this thread see what this rank has, until the end of the ``with`` block."""
+        """Let this thread access this rank's tensors, until the end of the ``with`` block."""
         is_cells = threading.get_ident() == self._thread
         with self._looks.quiet.on(), self.optimizers.quiet.on(), plain(self.parameters.all() if is_cells else ()):
             yield
 
     def finish(self) -> None:
-        """Let all ranks have the same at the cell's end. Collective."""
+        """Make the state of all ranks equal at the cell's end. Collective."""
         with self.optimizers.quiet.on():
             self.parameters.finish()
             self.optimizers.finish()
 
     def give_up(self) -> None:
-        """Let parameters be plain where another thread takes home what the cell has made."""
+        """Restore the class of parameters if another thread returns the cell's results."""
         if threading.get_ident() != self._thread:
             self._looks.end()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what a run that goes on from here has to know."""
+        """Return the state for resuming from here."""
         return {"parameters": self.parameters.state_dict(), "optimizers": self.optimizers.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`."""
+        """Resume from a :meth:`state_dict`."""
         self.parameters.load_state_dict(state.get("parameters", ()))
         self.optimizers.load_state_dict(state.get("optimizers", ()))
 
 
 def steps_for(options: RunOptions, training: DataParallelTraining, *, num_ranks: int, say: Callable[[str], None]) -> EveryStep:
-    """Return how the ranks step as `options` ask for it, and tell the user what becomes of the numbers."""
+    """Return how the ranks step with `options`, and tell the user how the numbers change."""
     if options.sync_every == 1 or num_ranks == 1:
         return EveryStep()
     say(

@@ -1,4 +1,4 @@
-"""Where the cell looks at parameters that ranks step on by themselves, or writes to them: what all ranks have is there before."""
+"""Average local parameters before the cell accesses or modifies them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .local_parameters import LocalParameters
 
 
 class ParameterLooks:
-    """What is done with parameters outside of models' calls and of optimizers' steps.
+    """Intercept access to parameters outside of model calls and optimizer steps.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class ParameterLooks:
     Attributes
     ----------
     quiet : Quiet
-        Whether it is not the cell that looks.
+        Whether access is not the cell's, and is not intercepted.
     """
 
     def __init__(self, parameters: LocalParameters) -> None:
@@ -43,7 +43,7 @@ class ParameterLooks:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Notice it until the end of the ``with`` block; parameters are plain ones then."""
+        """Intercept access until the end of the ``with`` block; parameters have their original class then."""
         rules = GlobalTensor.dispatch
 
         def dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -70,7 +70,7 @@ class ParameterLooks:
             yield
 
     def end(self) -> None:
-        """Let parameters be plain."""
+        """Restore the original class of parameters."""
         parameters: list[Any] = [parameter for parameter in self._parameters.all() if type(parameter) is LocalParameter]
         for parameter in parameters:
             parameter.__class__ = nn.Parameter
@@ -92,7 +92,7 @@ class ParameterLooks:
             return func(*args, **kwargs)
 
     def _given(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function`, which PyTorch gives parameters past ``__torch_function__``, so that it gets what all ranks have."""
+        """Wrap `function`, to which PyTorch passes parameters without ``__torch_function__``, so that it gets averaged ones."""
 
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -106,10 +106,10 @@ class ParameterLooks:
         return called
 
     def _zeroing(self, original: Callable[..., None], of: Callable[[Any], list[Any]]) -> Callable[..., None]:
-        """Return `original`, which sets gradients to zero, so that nobody is taken to look at them."""
+        """Wrap `original`, which zeroes gradients, so that this does not count as access."""
 
         @wraps(original)
-        def zero_grad(self_: Any, set_to_none: bool = True) -> None:  # as PyTorch has it
+        def zero_grad(self_: Any, set_to_none: bool = True) -> None:  # PyTorch's default
             parameters = of(self_)
             with plain(parameters):
                 original(self_, set_to_none)

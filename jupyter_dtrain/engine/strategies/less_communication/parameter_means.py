@@ -1,7 +1,7 @@
-"""Averages of what ranks have come to by themselves: parameters, and gradients of each rank's own part of a batch.
+"""Average parameters, and gradients of each rank's share of a batch, over the ranks.
 
-What is averaged at a moment follows from the text of the cell, never from what this rank alone knows: of objects that may be gone on one
-rank and not yet on another, ranks tell each other which are there.
+What is averaged at a moment must follow from the cell's code, not from what only this rank knows. Of objects that may be garbage-collected
+on one rank and not yet on another, ranks exchange which exist.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..zero3.sharded_rows import quiet
 
 @dataclass(eq=False)
 class ModelNote:
-    """What is known of a model: its number, the same on all ranks, and whether the cell looks at parameters between call and backward."""
+    """Record of a model: its number, equal on all ranks, and whether the cell accesses parameters between call and backward pass."""
 
     number: int
     each_call: bool = False
@@ -32,23 +32,23 @@ class ModelNote:
 
 @dataclass(eq=False)
 class Note:
-    """What is known of a parameter.
+    """Record of a parameter.
 
     Attributes
     ----------
     number : int
-        The same on all ranks.
+        Equal on all ranks.
     model : ModelNote
     is_ahead : bool
         This rank has stepped on it.
     is_graded : bool
-        Its gradient is of this rank's part of the batch.
+        Its gradient is of this rank's share of the batch.
     has_own_state : bool
-        What an optimizer keeps of it comes of such gradients.
+        Its optimizer state comes from such gradients.
     is_lent : bool
-        Something else may have its numbers, and would see this rank's.
+        Something else may share its storage, and would see this rank's values.
     handed : callable
-        Returns the gradient that the cell has, to which a pass is to add what all ranks have.
+        Returns the gradient that the cell holds; a pass must add to it what all ranks have in common.
     """
 
     number: int
@@ -61,14 +61,14 @@ class Note:
 
 
 class ParameterMeans:
-    """What is known of parameters, and how they become the same on all ranks.
+    """Records of parameters, and their averages over ranks.
 
     Parameters
     ----------
     homes : frozenset of int
-        Memory with which parameters came, which has one more who holds it.
+        Storages of parameters from the notebook, which have one more holder.
     say : callable
-        Tells the user something, with the place in the cell.
+        Shows the user a message, with the place in the cell.
     """
 
     def __init__(self, *, homes: frozenset[int], say: Callable[[str], None]) -> None:
@@ -77,38 +77,38 @@ class ParameterMeans:
         self._count = self._num_models = 0
 
     def note_of(self, parameter: torch.Tensor) -> Note | None:
-        """Return what is known of a parameter, if it may be ahead."""
+        """Return the record of a parameter, ``None`` if it is not local."""
         return self._notes.get(parameter)
 
     def all(self) -> list[nn.Parameter]:
-        """Return those that this rank has."""
+        """Return the local parameters of this rank."""
         return [parameter for parameter, _ in self._notes.items()]
 
     @property
     def is_any_ahead(self) -> bool:
-        """Whether this rank has parameters that others have not."""
+        """Whether this rank has parameters that differ from those of other ranks."""
         return any(note.is_ahead for note in self._notes.values())
 
     def zeroed(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Know that `parameters` have no gradients of this rank's any more."""
+        """Note that `parameters` have no gradients of this rank's share any more."""
         for parameter in parameters:
             if (note := self._notes.get(parameter)) is not None:
                 note.is_graded = False
 
     def average(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Average those of `parameters` that are ahead, the same on all ranks. Collective, if there are any."""
+        """Average those of `parameters` that are ahead; the argument must be the same on all ranks. Collective, if any is ahead."""
         notes = {id(p): note for p in parameters if (note := self._notes.get(p)) is not None and note.is_ahead}
         ahead = list({id(p): p for p in parameters if id(p) in notes}.values())
         if ahead:
             with quiet():
                 self._mean([parameter.detach() for parameter in ahead])
                 for parameter in ahead:
-                    increment_version(parameter)  # a graph that has the numbers before cannot be gone through
+                    increment_version(parameter)  # makes backward passes through graphs with the old values fail
             for note in notes.values():
                 note.is_ahead = False
 
     def average_held(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Average those of `parameters` that are ahead and whose numbers something else has. Collective, if one may be."""
+        """Average those of `parameters` that are ahead and share their storage. Collective, if any may."""
         lent = [(p, note) for p in parameters if (note := self._notes.get(p)) is not None and note.is_lent and note.is_ahead]
         for (_, note), is_held in zip(lent, any_rank([self._is_held(p) for p, _ in lent]), strict=True):
             note.is_lent = is_held
@@ -118,7 +118,7 @@ class ParameterMeans:
         self.average(held)
 
     def reduce_gradients(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Average the gradients of those of `parameters` that have one of this rank's, the same on all ranks. Collective, if one has."""
+        """Average the rank's own gradients of `parameters`, which must be the same on all ranks. Collective, if there are any."""
         graded = [p for p in parameters if (note := self._notes.get(p)) is not None and note.is_graded]
         if not graded:
             return
@@ -126,7 +126,7 @@ class ParameterMeans:
             reached = any_rank([parameter.grad is not None for parameter in graded])
             there = [parameter for parameter, is_reached in zip(graded, reached, strict=True) if is_reached]
             for parameter in there:
-                if parameter.grad is None:  # another rank's part has come to it
+                if parameter.grad is None:  # only another rank's share has reached it
                     parameter.grad = torch.zeros_like(parameter)
             self._mean([parameter.grad for parameter in there if parameter.grad is not None])
         self.zeroed(graded)
@@ -137,26 +137,26 @@ class ParameterMeans:
             average(tensors)
 
     def _common(self, of: Callable[[Note], bool]) -> list[nn.Parameter]:
-        """Return those parameters of which `of` says so that all ranks still have. Collective."""
+        """Return the parameters selected by `of` that exist on all ranks. Collective."""
         there = {note.number: parameter for parameter, note in self._notes.items() if of(note)}
         lacking = any_rank([number not in there for number in range(1, self._count + 1)])
         return [there[number] for number, lacks in enumerate(lacking, 1) if not lacks]
 
     def finish(self) -> None:
-        """Let all ranks have the same parameters and gradients. Collective."""
+        """Make the parameters and gradients of all ranks equal. Collective."""
         found = self._common(lambda _: True)
         self.average(found)
         self.reduce_gradients(found)
 
     def _is_held(self, parameter: torch.Tensor) -> bool:
-        """Return whether something else has the numbers of a parameter."""
+        """Return whether something else holds the storage of a parameter."""
         with quiet():
             memory = parameter.untyped_storage()
             return has_others(memory, self._homes) or (memory._cdata not in self._homes and not memory.resizable())
 
 
 def any_rank(flags: Sequence[bool]) -> list[bool]:
-    """Return for each of `flags` whether any rank has it set. Collective, unless there are none."""
+    """Return for each of `flags` whether it is set on any rank. Collective, unless empty."""
     if not flags:
         return []
     all_ranks_come()
