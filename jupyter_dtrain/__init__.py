@@ -1,4 +1,4 @@
-"""One line on top of a training cell, and it runs on every engine of a cluster."""
+"""Run a training cell on every engine of a cluster by adding one line on top of it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ELSEWHERE = {"find_run": "runs.queries", "load_checkpoint": "checkpoint.load"}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is heavy when it is first used."""
+    """Import heavy modules when they are first used."""
     if name in ("data", "runs"):
         return importlib.import_module(f"{__name__}.{name}")
     if name not in _ELSEWHERE:
@@ -30,19 +30,19 @@ def __getattr__(name: str) -> Any:
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """Add ``%%distribute`` and ``%distribute`` to a notebook, and serve its sidebar. Called by ``%load_ext``."""
+    """Register ``%%distribute`` and ``%distribute`` in a notebook, and serve its sidebar. Called by ``%load_ext``."""
     from .notebook.magics import load
 
     load(shell)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """Stop the cluster and take the magics away. Called by ``%unload_ext``."""
+    """Stop the cluster and remove the magics. Called by ``%unload_ext``."""
     from .notebook.magics import unload
 
     unload(shell)
 
 
 def _jupyter_labextension_paths() -> list[dict[str, str]]:
-    """Tell ``jupyter-builder develop`` where the built front end lies, and under which name it is installed."""
+    """Tell ``jupyter-builder develop`` the path of the built front end and the name under which it is installed."""
     return [{"src": "labextension", "dest": "jupyter-dtrain"}]

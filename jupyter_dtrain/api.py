@@ -1,7 +1,7 @@
-"""What a cell may say by name; nothing here is needed to train.
+"""Functions that a cell may call; none of them is needed to train.
 
-On an engine the run answers; in a plain cell, where there is one process, each does the obvious: a mean of one value
-is the value. So a cell that uses them still runs when its first line is deleted.
+On an engine they use the run. In a plain cell there is one process, and each does the obvious: the mean of one value is the value. So a
+cell that uses them still runs when its first line is deleted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 
 class Run(Protocol):
-    """The run that a cell belongs to, as one rank sees it."""
+    """The run of a cell, as one rank sees it."""
 
     rank: int
     world_size: int
@@ -20,7 +20,7 @@ class Run(Protocol):
         """Return whether this is rank 0."""
 
     def gather(self, value: Any) -> list[Any]:
-        """Return every rank's `value` in rank order. A collective."""
+        """Return every rank's `value` in rank order. Collective."""
 
     def log(self, values: Mapping[str, float]) -> None:
         """Record values at the current step."""
@@ -69,12 +69,12 @@ def is_main() -> bool:
 
 
 def rank() -> int:
-    """Return the number of this rank; in a plain cell 0."""
+    """Return this rank's number; in a plain cell 0."""
     return 0 if current is None else current.rank
 
 
 def world_size() -> int:
-    """Return how many ranks there are; in a plain cell 1."""
+    """Return the number of ranks; in a plain cell 1."""
     return 1 if current is None else current.world_size
 
 

@@ -1,4 +1,4 @@
-"""Options of a cluster: how many engines, on what, and who starts them. They validate themselves."""
+"""Options of a cluster, which validate themselves: how many engines, on which devices and hosts, and who starts them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Devices = Literal["exclusive", "shared"]
 
 @dataclass(frozen=True, kw_only=True)
 class HostSpec:
-    """A host of ``--hosts``: its `name` for ssh, and how many engines it is to have, by default as many as suit it."""
+    """A host of ``--hosts``: its `name` for ssh, and its number of engines, by default as many as suit it."""
 
     name: str
     num_engines: int | None = None
 
     def __post_init__(self) -> None:
-        # What begins with a hyphen would be an option of ssh.
+        # ssh would take a name that begins with a hyphen for an option.
         if not re.fullmatch(r"(?!-)[\w.@-]+", self.name):
             raise UsageError(f"--hosts: {self.name!r} is not a host name; give names as ssh takes them, such as --hosts a:2,me@b:2.")
         if self.num_engines is not None and self.num_engines < 1:
@@ -33,23 +33,23 @@ _OF_JOBS = ("--nodes", "--cpus-per-node", "--gpus-per-node", "--mem", "--time", 
 
 @dataclass(frozen=True, kw_only=True)
 class JobOptions:
-    """The job that a scheduler is asked for.
+    """The job to request from a scheduler.
 
     Attributes
     ----------
     nodes : int, optional
-        Hosts, each with as many engines; by default one, or all of an allocation.
+        Number of hosts, each with equally many engines; by default one, or all of an allocation.
     cpus, gpus : int, optional
-        Of each node; by default one core for each engine, and what the scheduler gives.
+        Per node; by default one core for each engine, and the scheduler's number of GPUs.
     mem : str, optional
-        Memory of each node, such as ``64G``; by default what the scheduler gives.
+        Memory per node, such as ``64G``; by default the scheduler's.
     time : str, optional
-        Minutes, ``H:MM:SS`` or ``D-H:MM:SS``.
+        Time limit in minutes, as ``H:MM:SS`` or as ``D-H:MM:SS``.
     partition, account : str, optional
-        As the scheduler takes them; others than Slurm say queue.
+        The scheduler's names; schedulers other than Slurm call a partition a queue.
     config : str, optional
-        Path of a file with lines for the scheduler (``#SBATCH …``) and commands that come before the engines (``module load …``);
-        for Kubernetes with a part of a Job.
+        Path of a file with lines for the scheduler (``#SBATCH …``) and commands to run before the engines (``module load …``); for
+        Kubernetes with a part of a Job.
     """
 
     nodes: int | None = None
@@ -70,42 +70,42 @@ class JobOptions:
         if self.mem is not None and not re.fullmatch(r"[1-9]\d*[KMGT]", self.mem):
             raise UsageError(f"--mem {self.mem}: give a number and K, M, G or T, as in 64G.")
         for option in ("time", "partition", "account"):
-            # They go into a script as they are.
+            # They are inserted into a script.
             if (value := getattr(self, option)) is not None and not re.fullmatch(r"[\w.:,@+-]+", value):
                 raise UsageError(f"--{option} {value}: the scheduler's own words have no such signs.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterOptions:
-    """What a cluster of engines is made of.
+    """Description of a cluster of engines.
 
     Attributes
     ----------
     num_engines : int, optional
-        Engines to start; by default one per GPU, or on a machine without GPUs one per two cores and at least two. Where they share GPUs
-        at least two.
+        Engines to start; by default one per GPU, or without GPUs one per two cores and at least two. Engines that share GPUs are at
+        least two.
     device : {"auto", "cpu", "cuda"}
-        What the engines compute on; ``auto`` takes GPUs where there are any.
+        Device of the engines; ``auto`` uses GPUs if there are any.
     devices : {"exclusive", "shared"}
-        Whether each engine has a GPU of its own, or several may have one together: to try a cell on more engines than there are GPUs.
+        Whether each engine has its own GPU, or several may share one: to try a cell on more engines than there are GPUs.
     start_timeout : timedelta
-        Time after which a cluster that has not come up is an error.
+        Time after which a cluster that has not started is an error.
     force : bool
-        Whether so many engines are started although the machine has too few cores or too little memory for them.
+        Whether to start the engines even if the machine has too few cores or too little memory for them.
     launcher : str, optional
-        Name of what starts them, in upper or lower case: ``local``, ``ssh``, ``mpi``, ``slurm``, ``pbs``, ``lsf``, ``sge``,
-        ``htcondor``, ``kubernetes``, ``connect``, or what another package brings; by default what runs, or else local, with `hosts` ssh,
+        Name of the launcher, case-insensitive: ``local``, ``ssh``, ``mpi``, ``slurm``, ``pbs``, ``lsf``, ``sge``, ``htcondor``,
+        ``kubernetes``, ``connect``, or that of another package; by default that of a running cluster, or else local, with `hosts` ssh,
         and with `connect` or `profile` connect.
     hosts : tuple of HostSpec
-        The hosts that they are on; by default this one.
+        Hosts of the engines; by default this one.
     remote_python : str, optional
-        Path of the Python there; by default that of this process.
+        Path of Python on the hosts; by default that of this process.
     job : JobOptions
-        What a scheduler is asked for, where one starts them.
+        Job to request, if the launcher uses a scheduler.
     connect, profile : str, optional
-        Path of the client's connection file, or the name of the profile, of an ipyparallel cluster beside whose engines they are.
+        Path of the client's connection file, or name of the profile, of an ipyparallel cluster beside whose engines the engines run.
     part : (int, int)
-        Which of how many equal parts of the machine's GPUs and cores it may have, counted from 0: clusters beside each other have one each.
+        Index, from 0, and number of equal parts of the machine's GPUs and cores: parallel clusters have one part each.
     """
 
     num_engines: int | None = None
@@ -146,5 +146,5 @@ class ClusterOptions:
 
     @property
     def where(self) -> dict[str, Any]:
-        """What says which hosts the engines are on, by the names of attributes."""
+        """The options that determine the hosts of the engines, by attribute name."""
         return {name: getattr(self, name) for name in ("launcher", "hosts", "remote_python", "job", "connect", "profile")}

@@ -1,4 +1,4 @@
-"""Every error that this project raises, in one tree.
+"""All errors that this project raises, in one tree.
 
 ::
 
@@ -6,16 +6,16 @@
     ├── UsageError          a line or a cell that cannot be understood; nothing was started
     ├── CaptureError        a value of the notebook that cannot be sent; nothing was sent
     ├── ClusterError        engines that did not start, or are gone
-    ├── CellError           the user's cell raised on the engines (named after what it raised)
+    ├── CellError           the user's cell raised on the engines (named like the original error)
     ├── DataError           rows that cannot be read
     ├── StoreError          the record of runs cannot be read or written; training is not affected
     │   └── NoRunsError     nothing was written to it yet
     ├── CheckpointError     a checkpoint that cannot be written or read
     └── ProtocolError       a message from another version of this project
 
-    CellInterrupted         a keyboard interrupt, as Python has it: no `Exception`
+    CellInterrupted         a keyboard interrupt, like Python's own not an `Exception`
 
-Each message says what happened, which name, rank or line, and what to do next.
+Each message says what happened, with which name, rank or line, and what to do next.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from typing import TypeVar
 class DtrainError(Exception):
     """Base of all errors of this project.
 
-    Errors that come from what the user typed are shown without a Python traceback: the frames in between
-    are ours and would only hide the message.
+    Errors about what the user typed are shown without a Python traceback, as its frames are this project's and would only hide the message.
     """
 
     def _render_traceback_(self) -> list[str]:
@@ -49,7 +48,7 @@ class CaptureError(DtrainError):
     message : str
         What cannot be sent, why, and what to do.
     name : str
-        The notebook name that holds it.
+        Name of the value in the notebook.
     """
 
     def __init__(self, message: str, *, name: str) -> None:
@@ -62,37 +61,37 @@ class ClusterError(DtrainError):
 
 
 class DataError(DtrainError):
-    """Rows of a file or a collection that cannot be read, or are not what they were: says of which file and row group."""
+    """Rows of a file or a collection that cannot be read or have changed. The message names the file and the row group."""
 
 
 class StoreError(DtrainError):
-    """The record of runs on disk cannot be read or written. A run goes on without it."""
+    """The record of runs on disk cannot be read or written. A run continues without it."""
 
 
 class NoRunsError(StoreError):
-    """Nothing was written to the record of runs yet, as while another kernel writes its first run."""
+    """Nothing was written to the record of runs yet, for example while another kernel writes its first run."""
 
 
 class CheckpointError(DtrainError):
-    """A checkpoint that cannot be written, or is not what was written."""
+    """A checkpoint that cannot be written, or is damaged."""
 
 
 class ProtocolError(DtrainError):
-    """A message whose version or type this side does not know."""
+    """A message with a version or type that this side does not know."""
 
 
 class CellError(DtrainError):
     """The user's cell raised on the engines.
 
-    Instances are created through :meth:`of`, whose result is named after the original exception and, where
-    the original is a builtin, an instance of it, so the notebook reports ``ValueError`` for a ``ValueError``.
+    Instances are created through :meth:`of`. Their class is named after the original exception and, for a builtin exception, is a subclass
+    of it. So the notebook reports ``ValueError`` for a ``ValueError``.
 
     Parameters
     ----------
     message : str
         The original message.
     lines : list of str
-        The traceback as it is to be shown: the cell's own frames only.
+        The traceback to show: the cell's own frames only.
     ranks : list of int
         Ranks that raised it.
     """
@@ -103,7 +102,7 @@ class CellError(DtrainError):
         self.ranks = ranks
 
     def __str__(self) -> str:
-        return str(self.args[0])  # a `KeyError` would quote it once more
+        return str(self.args[0])  # the `str` of a `KeyError` would add quotes
 
     def _render_traceback_(self) -> list[str]:
         return self.lines
@@ -115,23 +114,23 @@ class CellError(DtrainError):
 
         original = getattr(builtins, name, None)
         bases: tuple[type, ...] = (cls,)
-        # IPython shows instances of SyntaxError in its own way, from attributes that describe one source file.
+        # IPython formats instances of SyntaxError from attributes that describe one source file.
         if isinstance(original, type) and issubclass(original, Exception) and not issubclass(original, SyntaxError):
             bases = (cls, original)
         try:
             error: CellError = type(name, bases, {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)
-        except TypeError:  # a builtin with a layout or constructor of its own (UnicodeDecodeError)
+        except TypeError:  # a builtin with its own layout or constructor (UnicodeDecodeError)
             error = type(name, (cls,), {"__module__": cls.__module__})(message, lines=lines, ranks=ranks)
         return error
 
 
 class CellInterrupted(KeyboardInterrupt):
-    """The user has interrupted a cell that ran on the engines. Shown as a ``KeyboardInterrupt``.
+    """The user has interrupted a cell on the engines. Shown as a ``KeyboardInterrupt``.
 
     Parameters
     ----------
     lines : list of str
-        What is to be shown: where the ranks were, or what became of the run.
+        Lines to show: where the ranks were, or what happened to the run.
     """
 
     def __init__(self, lines: list[str]) -> None:
@@ -149,7 +148,7 @@ _Raised = TypeVar("_Raised", bound=BaseException)
 
 
 def picklable(error: _Raised, instead: Callable[[str], _Raised]) -> _Raised:
-    """Return what another process can read of `error`: itself, or an error of the class `instead` with its name and text."""
+    """Return `error` if it can be pickled, else an error of the class `instead` with its name and text."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

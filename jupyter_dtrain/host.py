@@ -1,7 +1,7 @@
-"""One cell run detached: what a kernel has for its cells, in a process of its own that outlives it.
+"""Run one cell detached, in a process that outlives the kernel.
 
-It is there from the beginning, so when the kernel is killed there is nothing to hand over. To the kernel it is what the kernel is to
-JupyterLab: it tells a snapshot and then what is new, and takes commands. The guard of its engines watches it as it watches a kernel.
+The process exists from the start, so nothing has to be handed over when the kernel is killed. It serves the kernel as the kernel serves
+JupyterLab: it sends a snapshot and then updates, and executes commands. Its engines' guard watches it as it would watch a kernel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .transport.parcel import from_parcel
 
 
 class Host:
-    """Runs the cell of the kernel that `server` has heard of, and sees to it that a kernel gets its results.
+    """Run the cell of the kernel that has connected to `server`, and deliver its results to a kernel.
 
     Parameters
     ----------
@@ -36,9 +36,9 @@ class Host:
     runs : Path
         The folder of runs.
     engines : EnginePool
-        Those that are starting already, as `options` say.
+        Engines that are starting already, with `options`.
     folders : Folders
-        This process's own.
+        Folders of this process.
     """
 
     def __init__(self, server: Server, runs: Path, engines: EnginePool, options: ClusterOptions, folders: Folders) -> None:
@@ -52,16 +52,16 @@ class Host:
         server.serve(self._session)
 
     def run(self) -> None:
-        """Run the cell to its end, and stop when its results are where a kernel finds them."""
+        """Run the cell to its end, and return once its results are where a kernel finds them."""
         result = error = None
         try:
             result = self._session.run_handed(self._options, self._receive, output=self._journal)
         except BaseException as raised:
             error = picklable(raised, DtrainError)
-        with Interrupts(wake=lambda: None):  # nobody gives up the results
+        with Interrupts(wake=lambda: None):  # interrupts must not lose the results
             if (kernel := self._server.kernel) is not None:
                 self._server.flush(kernel)
-            self._session.drain()  # the snapshot has what was drained
+            self._session.drain()  # the snapshot includes what was drained
             self._deliver(DetachedResult(self._session.snapshot(), result, self._values, error))
         self._session.close()
         if self._file is not None:
@@ -72,7 +72,7 @@ class Host:
         work: CellJob | None = self._server.receive()
         if work is None:
             raise ClusterError("The kernel has ended before the run began.")
-        self._values = from_parcel(work.parcel, blobs)  # what is mapped outlives the engines
+        self._values = from_parcel(work.parcel, blobs)  # the mappings outlive the engines
         return replace(work, surroundings=work.surroundings.of_host(work.source))
 
     def _begin(self, run: ViewedRun) -> None:
@@ -86,7 +86,7 @@ class Host:
         while True:
             kernel = self._server.kernel
             if kernel is None and self._run_folder is None:
-                return  # it has not begun, and nobody asks
+                return  # the run has not begun, and no kernel asks for it
             try:
                 folder = self._write(ending, kernel)
             except CheckpointError as error:
@@ -96,7 +96,7 @@ class Host:
                     self._journal.say(f"{error} They are kept in memory until there is room.")
                 self._server.wait_for_change()
                 continue
-            # Beside, because a kernel that is stopped takes nothing in.
+            # On a thread, as a stopped (SIGSTOP) kernel reads nothing.
             threading.Thread(target=self._session.stop_cluster, name="dtrain-stop", daemon=True).start()
             kept = folder.parent == self._run_folder
             if kernel is not None:
@@ -110,9 +110,10 @@ class Host:
                 return
 
     def _write(self, ending: DetachedResult, kernel: Kernel | None) -> Path:
-        """Write the results where the kernel, or a later one, looks for them, and return where that is.
+        """Write the results to where the kernel, or a later one, looks for them, and return the folder.
 
-        The kernel whose cell it is needs less of them, and gets them through shared memory; another one does where the disk is full.
+        The kernel that started the run needs less of them, and gets them through shared memory; another kernel does only if the disk is
+        full.
         """
         run_id = "" if self._run_folder is None else self._run_folder.name
         in_memory = results_of(self._folders.blobs)

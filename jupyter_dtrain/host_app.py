@@ -1,7 +1,7 @@
-"""``python -m jupyter_dtrain.host_app``: the start of a :class:`~.host.Host`, by the kernel whose cell it is to run.
+"""``python -m jupyter_dtrain.host_app``: the process of a :class:`~.host.Host`, which the kernel starts for its cell.
 
-Its engines start while it imports torch. The command line says which, and where the runs are. Where it listens it says on its standard
-output, once; its input is open as long as that kernel lives, which alone can tell it to begin.
+It starts the engines while it imports torch. The command line has the cluster options and the folder of runs. The process prints the
+address of its socket once. Its stdin is open as long as the kernel lives, as only that kernel can start the run.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ LOG = "host"
 
 
 def main() -> None:
-    """Run one cell, and everything that it takes."""
+    """Run one cell in this process and its engines."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     said = json.loads(sys.argv[1])
     options: ClusterOptions = pickle.loads(bytes.fromhex(said["engines"]))
     engines = EnginePool()
-    engines.prepare(RunOptions(cluster=options))  # the cell's own have been looked at where it was handed over
+    engines.prepare(RunOptions(cluster=options))  # the cell's own options were checked by the kernel
     folders = Folders()
     held = folders.acquire()
     from .detached.connection import SOCKET

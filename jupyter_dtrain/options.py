@@ -1,4 +1,4 @@
-"""Options of a run: a keyword-only dataclass that validates itself, with those of its cluster (`cluster_options.py`) inside.
+"""Options of a run: a keyword-only dataclass that validates itself, with the options of its cluster (`cluster_options.py`) inside.
 
 The magics parse a line into these; everything below `notebook/` receives them and never sees a command line.
 """
@@ -41,7 +41,7 @@ _CHOICES = {
 
 @dataclass(frozen=True)
 class Metric:
-    """A number that says how good a run is: what the cell logs as `name`, or its own variable. `mode`: which end is the better one."""
+    """A metric to compare runs: a curve that the cell logs as `name`, or its variable. `mode` tells whether smaller or larger is better."""
 
     name: str
     mode: Literal["min", "max"] = "min"
@@ -53,87 +53,86 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
-    """How one cell is run.
+    """How to run one cell.
 
     Attributes
     ----------
     cluster : ClusterOptions
-        The cluster to start if none is running, and what a running one must match.
+        The cluster to start if none is running; a running one must match.
     name : str, optional
-        What the run is called in lists; by default a number.
+        Name of the run in lists; by default a number.
     strategy : str
-        How the cell is distributed, by the name of a :class:`~.strategies.StrategyInfo`: ``auto`` shares out batches and reduces gradients;
-        ``zero1`` shares out besides what optimizers keep of their parameters, and the updating of these; ``zero3`` the parameters and
-        gradients too; ``pipeline`` has one stage of each model on each engine; ``tensor`` some columns of each large linear layer; ``none``
-        runs the cell as ``torchrun`` runs a script, for code that distributes itself.
+        How the cell is distributed, by the name of a :class:`~.strategies.StrategyInfo`: ``auto`` shards batches and reduces gradients;
+        ``zero1`` also shards optimizer state and the updating of parameters; ``zero3`` also shards parameters and gradients; ``pipeline``
+        has one stage of each model on each engine; ``tensor`` has some columns of each large linear layer; ``none`` runs the cell as
+        ``torchrun`` runs a script, for code that distributes itself.
     mesh : ParallelDims, optional
-        How many engines lie along each axis, which says how many there are and which strategy shares a model; by default all lie along the
-        axis of the strategy.
+        Number of engines along each axis, which determines the number of engines and the strategy that shards a model; by default all are
+        along the axis of the strategy.
     shard : tuple of ShardPattern
-        How parameters are divided that these name, where a strategy divides parameters by name.
+        How to shard the parameters that these name, if the strategy shards parameters by name.
     split : tuple of str
-        Names of tensors that are shared out along dim 0 as if a loader had yielded them: for cells that train on all data at once.
+        Names of tensors to shard along dim 0 as if a loader had yielded them: for cells that train on all data at once.
     split_inputs : bool
-        Whether models in training share out what they are called on along dim 0, where no loader did: for cells that draw their batches
-        by index, or train on all data at once.
+        Whether models in training shard their inputs along dim 0 if no loader has: for cells that draw their batches by index, or train on
+        all data at once.
     replicate : bool
-        Whether every engine computes a cell of which nothing can be sharded; by default one does.
+        Whether every engine computes a cell that cannot be sharded; by default one does.
     preview : bool
-        Only tell what would be sent.
+        Only report what would be sent.
     checkpoint_every : timedelta or int, optional
-        Time or steps between two checkpoints on disk, which are then at the multiples of so many, or at the first place behind them where
-        the cell can go on; by default from time to time, and none stays of a run that has finished.
+        Time or steps between two checkpoints on disk. With steps, they are at multiples of the number, or at the first place after one
+        where the cell can resume. By default they are written from time to time, and deleted when the run has finished.
     keep_checkpoints : int
-        Checkpoints that stay.
+        Number of checkpoints to keep.
     best : Metric, optional
-        Of which the best checkpoint stays besides.
+        Metric whose best checkpoint is kept too.
     elastic : (int, int), optional
-        The fewest engines to go on with where lost ones cannot be replaced, and how many to come back to; by default the run ends.
+        Minimum number of engines to continue with if lost ones cannot be replaced, and full number to return to; by default the run ends.
     keep_secrets : bool
-        Whether environment variables that look like secrets are written to disk with checkpoints; by default a kernel that goes on from one
-        has to have them.
+        Whether environment variables that look like secrets are written to disk with checkpoints; by default a kernel that resumes from
+        one needs to have them.
     keep_inputs : {"auto", "always", "never"}
-        Whether the record keeps the values that the cell begins with, from which it can be run again: ``auto`` up to 64 MiB.
+        Whether the record keeps the values that the cell starts with, so that it can be run again: ``auto`` up to 64 MiB.
     memory_limit : int, optional
-        Bytes of tensors that each engine may have, by which ``auto`` chooses a strategy; by default what the machine has for it.
+        Bytes of tensors per engine by which ``auto`` chooses a strategy; by default the machine's memory for an engine.
     semantics : {"global", "local"}
-        What the cell reads from a batch that is shared out: values over the global batch, or over the rank's share.
+        What the cell reads from a sharded batch: values over the global batch, or over the rank's share.
     batch_size : {"global", "per-rank"}
-        What a loader's ``batch_size`` is: the samples of a step, or those of each rank in a step.
+        Whether a loader's ``batch_size`` is the number of samples in a step, or of each rank in a step.
     split_eval : bool
         Whether loaders are split in evaluation too. Always so with batches per rank.
     rng : {"auto", "global", "per-rank"}
-        What is drawn at random inside models (dropout, noise) and to load samples (augmentation): for the whole batch, as one process does,
-        or by each rank for its share, which takes less time. ``auto`` draws for the whole batch on CPUs.
+        How models (dropout, noise) and data sets (augmentation) draw random numbers: for the full batch, as one process does, or on each
+        rank for its share, which is faster. ``auto`` draws for the full batch on CPUs.
     batchnorm : {"auto", "global", "per-rank"}
-        What BatchNorm takes its statistics of: the whole batch, as one process does, for an exchange in each layer, or each rank's share.
-        ``auto`` takes the whole batch on CPUs.
+        Statistics of BatchNorm: over the full batch, as one process has, with an all-reduce in each layer, or over each rank's share.
+        ``auto`` uses the full batch on CPUs.
     checkpoint_activations : bool
-        Whether repeated blocks of models keep their inputs alone for the backward pass, which computes the rest again: less memory for
-        more time.
+        Whether repeated blocks of models keep only their inputs for the backward pass and recompute the rest: less memory for more time.
     output : {"main", "all"}
-        Whose printed lines are shown: rank 0's, or those of every rank, each with its number before it.
+        Whose output is shown: rank 0's, or every rank's with its number in front of each line.
     view : {"live", "summary", "off"}
         Output below the cell: live (progress, then a summary), summary, or off.
     balance : {"auto", "off"}
         Whether the shares of a batch follow the speed of the engines; otherwise they are equal.
     compress : {"none", "bf16", "fp16"}
-        As what gradients go from rank to rank: as they are, or rounded to 16 bits, which takes half the bytes or less; numbers differ then.
+        How gradients are exchanged: unchanged, or rounded to 16 bits, with half the bytes or less; the numbers then differ.
     sync_every : int
-        Steps from one exchange to the next: each engine steps on the gradient of its own part of a batch, and parameters are averaged then.
-        1: gradients are exchanged in each step; otherwise numbers differ.
+        Steps between two exchanges: each engine steps on the gradient of its share of a batch, and parameters are averaged at an exchange.
+        With 1, gradients are exchanged in each step; with other values, the numbers differ.
     verify : {"auto", "always", "first", "off"}
-        How often calls on parts of a batch are compared with those on all of it: the first ones and later ones within a hundredth of the
-        run's time, all, the first ones alone, or none.
+        Which calls on shares of a batch are compared with calls on the full batch: the first and later ones within a hundredth of the run's
+        time, all, only the first, or none.
     detach : bool
-        Whether the run goes on when the kernel ends: it has engines of its own, and a process that looks after them.
+        Whether the run continues when the kernel ends, with its own engines and a host process.
     vary : tuple of (str, str)
-        Names that the cell is tried with several values of, each with the text of an expression for these. Of a single trial: each with
-        the text of its value.
+        Names to try the cell with several values of, each with an expression for the values. Of a single trial: each with the text of its
+        value.
     search : Search, optional
-        How the trials are chosen among the values, which may be ranges then; by default all combinations are tried.
+        How trials are chosen among the values, which may be ranges then; by default all combinations are tried.
     engines_per_trial : int
-        Engines of each trial.
+        Engines per trial.
     """
 
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
@@ -203,7 +202,7 @@ class RunOptions:
         self._check_trials()
 
     def _set_num_engines(self, number: int) -> None:
-        if not self.cluster.hosts:  # which say how many there are
+        if not self.cluster.hosts:  # hosts determine the number
             object.__setattr__(self, "cluster", replace(self.cluster, num_engines=number))
 
     def _check_less_communication(self) -> None:

@@ -1,8 +1,8 @@
-"""The degrees of ``--mesh``: how many engines lie along each axis of the mesh of all engines, and which strategy shares a model along one.
+"""The degrees of ``--mesh``: the number of engines along each axis of the device mesh, and the strategy that shards a model along one.
 
-As in a PyTorch DeviceMesh, axes have names: ``dp`` for groups of engines that each have all of a model, and for the engines within a group
-that of a strategy. Degrees are looked at here and nowhere else, and what is wrong with them is told with all of them. Neighbouring engines
-are of one group, in whichever order the axes were given.
+As in a PyTorch DeviceMesh, axes have names: ``dp`` for groups of engines that each hold the full model, and a strategy's axis for the
+engines within a group. Degrees are validated only here, and an error shows all of them. Consecutive ranks are in the same group, in
+whichever order the axes are given.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from .errors import UsageError
 from .strategies import DEFAULT, Feature, StrategyInfo, available, find
 
 DATA_PARALLEL = "dp"
-"""The axis of groups of engines that each have all of a model."""
+"""The axis of groups of engines that each hold the full model."""
 
 
 @dataclass(frozen=True)
 class ParallelDims:
-    """What ``--mesh`` says.
+    """The parsed option ``--mesh``.
 
     Attributes
     ----------
     degrees : tuple of (str, int)
-        Engines along each axis, the outermost first; axes of one engine are left out.
+        Number of engines along each axis, the outermost first; axes with one engine are omitted.
     """
 
     degrees: tuple[tuple[str, int], ...]
 
     @classmethod
     def parse(cls, text: str) -> ParallelDims:
-        """Return that of ``dp=2,pp=2``.
+        """Return the dimensions for a text such as ``dp=2,pp=2``.
 
         Raises
         ------
         UsageError
+            The text is malformed, or names unknown or repeated axes, or axes that cannot be combined.
         """
         axes = {info.axis: info.name for info in available() if info.axis not in (None, DATA_PARALLEL)}
         by_name = {name: axis for axis, name in axes.items()} | {"dp_replicate": DATA_PARALLEL}
@@ -64,16 +65,16 @@ class ParallelDims:
 
     @property
     def num_engines(self) -> int:
-        """How many engines there are."""
+        """Number of engines: the product of the degrees."""
         return prod(degree for _, degree in self.degrees)
 
     def strategy_of(self, name: str) -> str:
-        """Return the strategy that shares the work, where ``--strategy`` says `name`.
+        """Return the strategy to use if ``--strategy`` is `name`.
 
         Raises
         ------
         UsageError
-            It says another one, or that one cannot be had along these axes.
+            `name` is another strategy, or the strategy does not support these axes.
         """
         inner = [axis for axis, _ in self.degrees if axis != DATA_PARALLEL]
         info = next((info for info in available() if inner and info.axis == inner[0]), find(name))
@@ -86,12 +87,12 @@ class ParallelDims:
         return info.name
 
     def engines_of(self, given: int | None) -> int:
-        """Return the number of engines, of which `given` is what was asked for.
+        """Return the number of engines; `given` is the requested number, if any.
 
         Raises
         ------
         UsageError
-            It is another one.
+            `given` is another number.
         """
         if given not in (None, self.num_engines):
             sizes = " × ".join(f"{axis}={degree}" for axis, degree in self.degrees) or str(self)
@@ -101,7 +102,7 @@ class ParallelDims:
 
 
 def degrees_of(info: StrategyInfo, mesh: ParallelDims | None, world_size: int) -> Mapping[str, int]:
-    """Return the ranks along each axis where a strategy shares the work of so many: along its own, unless there is a `mesh` of them."""
+    """Return the number of ranks along each axis: those of `mesh` if it has `world_size` ranks, else all along the strategy's axis."""
     if mesh is not None and mesh.num_engines == world_size:
         return dict(mesh.degrees) or {DATA_PARALLEL: 1}
     return {info.axis or DATA_PARALLEL: world_size}

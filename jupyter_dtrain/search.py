@@ -1,7 +1,7 @@
-"""What ``--search`` and the ranges of ``--vary`` say.
+"""Parse ``--search`` and the ranges of ``--vary``.
 
-Plain data, read by patterns from the text of the line: none of it is run, as the expressions of ``--vary`` are. A kind stands before every
-range, as ``0..1`` by itself might be two whole numbers or all between them.
+They are parsed by patterns and never evaluated, unlike the expressions of ``--vary``. Every range starts with its kind, as ``0..1`` alone
+might mean two integers or all numbers between them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class Search:
         ``random`` runs each trial to its end. ``asha`` stops poor ones by asynchronous successive halving (Li et al., 2020,
         https://arxiv.org/abs/1810.05934).
     num_trials : int
-        How many are tried.
+        Number of trials.
     seed : int
-        Of the values: equal seeds give equal trials.
+        Seed of the values: equal seeds give equal trials.
     min_resource : int
-        Of ``asha``: how many values of the metric a trial has before it may be stopped. It is looked at again after
+        For ``asha``: number of values of the metric that a trial has before it may be stopped. The next decisions are after
         ``min_resource * reduction_factor``, ``min_resource * reduction_factor**2``, … values.
     reduction_factor : int
-        Of ``asha``: one of so many trials goes on each time.
+        For ``asha``: one of so many trials continues each time.
     """
 
     kind: SearchKind
@@ -63,7 +63,7 @@ class Search:
 
     @classmethod
     def parse(cls, text: str) -> Search:
-        """Return what ``random:20``, ``asha:27`` or ``asha:27,seed=1,min_resource=2`` says; a `UsageError` says what is wrong with it."""
+        """Return the search for ``random:20``, ``asha:27`` or ``asha:27,seed=1,min_resource=2``; raise a `UsageError` for other texts."""
         first, *rest = (part.strip() for part in text.split(","))
         found = re.fullmatch(r"(\w+)\s*:\s*(\d+)", first)
         if found is None or found[1] not in get_args(SearchKind):
@@ -81,16 +81,16 @@ class Search:
 
 @dataclass(frozen=True, kw_only=True)
 class Range:
-    """All numbers between two, both included, of which a search draws some.
+    """A closed interval of numbers, from which a search samples.
 
     Attributes
     ----------
     kind : {"uniform", "log", "int", "logint"}
-        Any number, or whole ones; all equally likely, or their logarithms.
+        Floats or integers, sampled uniformly or log-uniformly.
     low, high : float
-        Whole ones of whole numbers.
+        Bounds, which are integers for integer kinds.
     step : float, optional
-        Only `low` and what is a multiple of it above; of ``uniform`` and ``int``.
+        Only `low` plus multiples of it; for ``uniform`` and ``int``.
     """
 
     kind: RangeKind
@@ -100,28 +100,28 @@ class Range:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all are whole numbers."""
+        """Whether the numbers are integers."""
         return self.kind in ("int", "logint")
 
     @property
     def is_log(self) -> bool:
-        """Whether the logarithms are equally likely."""
+        """Whether the logarithms are sampled uniformly."""
         return self.kind in ("log", "logint")
 
     @classmethod
     def parse(cls, text: str, given: str) -> Range | None:
-        """Return what ``log:1e-4..1e-1`` says; ``None``: it is something else, an expression for values.
+        """Return the range for a text such as ``log:1e-4..1e-1``; ``None`` for other texts, which are expressions for values.
 
         Parameters
         ----------
         text : str
         given : str
-            What errors call it.
+            The option, for error messages.
 
         Raises
         ------
         UsageError
-            It is meant as a range, and is none.
+            The text looks like a range, but is malformed.
         """
         begun = re.match(r"\s*([^\W\d]\w*)\s*:(?!=)", text)
         if begun is None or begun[1] == "lambda":
@@ -141,19 +141,19 @@ class Range:
             raise UsageError(f"{given}: a logarithmic range begins above 0.")
         if step is not None and (found[1] in ("log", "logint") or step <= 0):
             raise UsageError(f"{given}: only uniform and int have a step, and it is more than 0.")
-        if step is not None:  # what is above the last step is never drawn
+        if step is not None:  # numbers above the last step are never sampled
             high = low + math.floor((high - low) / step * (1 + 1e-12)) * step
         return cls(kind=found[1], low=low, high=high, step=step)  # type: ignore[arg-type]  # one of them
 
     def numbers(self, most: int) -> list[float] | None:
-        """Return all numbers in it if they are equally likely and at most so many, else ``None``."""
+        """Return all numbers of the range if they are sampled uniformly and at most `most`, else ``None``."""
         step = 1 if self.kind == "int" and self.step is None else self.step
         if self.is_log or step is None or (count := round((self.high - self.low) / step) + 1) > most:
             return None
         return [self.shown(self.low + number * step) for number in range(count)]
 
     def shown(self, value: float) -> float:
-        """Return a value of this range with few digits, so that what is shown and recorded is the very number that a trial has."""
+        """Return a sampled value rounded to few digits, so that the trial uses the same number that is shown and recorded."""
         if self.is_whole:
             return int(value)
         is_narrow = self.high - self.low < 0.1 * max(abs(self.low), abs(self.high))

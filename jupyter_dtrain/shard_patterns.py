@@ -1,4 +1,4 @@
-"""What ``--shard`` says: how parameters are divided, by the names that they or their modules have in a model."""
+"""Parse ``--shard``: how parameters are sharded, by the names of the parameters or of their modules in a model."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ How = Literal["col", "row", "no"]
 
 @dataclass(frozen=True)
 class ShardPattern:
-    """How some parameters are divided.
+    """How parameters with matching names are sharded.
 
     Attributes
     ----------
     pattern : str
-        Of their names or those of their modules, as ``fnmatch`` has it: ``*`` stands for dots too.
+        Pattern of names of parameters or modules, as in ``fnmatch``: ``*`` matches dots too.
     how : {"col", "row", "no"}
-        ``col``: along dim 0, by what a linear layer comes to; ``row``: along dim 1, by what it is given; ``no``: not at all.
+        ``col``: along dim 0, a linear layer's output features; ``row``: along dim 1, its input features; ``no``: not sharded.
     """
 
     pattern: str
@@ -28,11 +28,12 @@ class ShardPattern:
 
     @classmethod
     def parse(cls, text: str) -> ShardPattern:
-        """Return that of ``*.experts.*=col``.
+        """Return the pattern for a text such as ``*.experts.*=col``.
 
         Raises
         ------
         UsageError
+            The text is malformed.
         """
         pattern, equals, how = (part.strip() for part in text.rpartition("="))
         if not equals or not pattern or how not in get_args(How):
@@ -43,6 +44,6 @@ class ShardPattern:
         return f"{self.pattern}={self.how}"
 
     def matches(self, name: str) -> bool:
-        """Return whether a parameter of such a name, or a module that it is in, is meant."""
+        """Return whether the pattern matches a parameter's name, or the name of a module that contains it."""
         parts = name.split(".")
         return any(fnmatchcase(".".join(parts[:end]), self.pattern) for end in range(1, len(parts) + 1))

@@ -1,10 +1,10 @@
-"""How a cell is distributed, by name: what the kernel has to know of each strategy, and where engines find what it does there.
+"""Register strategies by name: what the kernel has to know of each, and which class engines import for it.
 
-A strategy describes itself in a :class:`StrategyInfo`, which costs no import of torch: the kernel reads it before any engine is there. What
-it does on an engine is a class (:class:`~.engine.strategies.base.Strategy`), which the description names and engines alone import.
+A strategy describes itself in a :class:`StrategyInfo`, which does not import torch, as the kernel reads it before any engine starts. Its
+implementation is a class (:class:`~.engine.strategies.base.Strategy`), which the description names and only engines import.
 
-A package from outside brings its own by an entry point of the group `ENTRY_POINTS`, named as the option's value is, whose object is the
-description. Entry points are looked at only for a name that is not known without them, as all installed packages are read for that.
+Another package provides a strategy by an entry point of the group `ENTRY_POINTS`, with the strategy's name, for its description. Entry
+points are searched only for unknown names, as this reads all installed packages.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OWN = ("data_parallel", "zero1", "zero3", "pipeline", "tensor_parallel", "exter
 
 
 class Feature(Enum):
-    """What an option or a command needs of a strategy, as a sentence has it: ``--best needs checkpoints …``."""
+    """What an option or a command requires of a strategy, phrased for messages: ``--best needs checkpoints …``."""
 
     SHARDING = "batches that are sharded over the engines"
     RNG = "random numbers that are drawn for the whole batch or for each shard"
@@ -45,7 +45,7 @@ class Feature(Enum):
 
 
 EVERYDAY = frozenset(Feature) - {Feature.LOCAL_STEPS, Feature.NAMED_SHARDS, Feature.HOSTS}
-"""What strategies support that say nothing about it."""
+"""Features of a strategy that does not list its own."""
 
 NEEDS = {
     "split": Feature.SHARDING,
@@ -67,11 +67,11 @@ NEEDS = {
     "keep_checkpoints": Feature.SNAPSHOT,
     "keep_secrets": Feature.SNAPSHOT,
 }
-"""What an option needs of the strategy, where it is given, by its name in `RunOptions`."""
+"""The feature that an option requires of the strategy, by the option's name in `RunOptions`."""
 
 
 class Divided(Enum):
-    """What a strategy divides over the engines, so that each has a part of it alone."""
+    """What a strategy shards over the engines, so that each holds only its part."""
 
     PARAMETERS = "parameters"
     GRADIENTS = "gradients"
@@ -91,26 +91,26 @@ class StrategyInfo:
     implementation : str
         The class that engines import, as ``package.module:Class``.
     supports : frozenset of Feature
-        An option or a command that needs anything else is refused.
+        Supported features. Options and commands that require others are refused.
     axis : str, optional
-        The axis of ``--mesh`` along which it shares the work; ``None``: the cell knows of its ranks by itself.
+        The axis of ``--mesh`` along which it divides the work; ``None`` if the cell handles its ranks itself.
     divides : frozenset of Divided
-        What each engine has a part of alone; ``%distribute plan`` predicts by it.
+        What it shards, by which ``%distribute plan`` predicts memory.
     by_blocks : bool
-        Whether each part is of whole blocks of a model, so that engines have more or less of it; otherwise each has as much as the others.
+        Whether shards consist of complete blocks of a model, so that their sizes differ; otherwise all are equally large.
     divides_on : frozenset of str
-        Kinds of devices on which it does; on others each engine has all of it.
+        Device types on which it shards; on others each engine holds everything.
     known_as : tuple of str
-        What other projects call it, or something near it: who types that is told of this one.
+        Names of the same or a similar strategy in other projects: a user who types one is pointed to this strategy.
     counts_steps : bool
-        Whether a stop takes effect at the end of a step; otherwise it is an interrupt, as nobody knows of steps.
+        Whether a stop takes effect at the end of a step; otherwise it is an interrupt, as steps are unknown.
     can_continue : bool
-        Whether a cell that has lost an engine goes on, from a snapshot or from its beginning.
+        Whether a cell that has lost an engine continues, from a snapshot or from its start.
     outlives_controller : bool
-        Whether the cell goes on when the controller has ended; then what it comes to lies in a file as well.
+        Whether the cell continues after the controller has ended; then its results are in a file as well.
     owns_process_group : bool
-        Whether the cell makes its process group by itself. The ranks meet at a port that is new for each cell, and engines are new ones
-        after it, as libraries keep what they know of the ranks.
+        Whether the cell creates its process group itself. The ranks then meet at a new port for each cell, and engines are replaced after
+        it, as libraries keep state about the ranks.
     """
 
     name: str
@@ -128,7 +128,7 @@ class StrategyInfo:
     owns_process_group: bool = False
 
     def require(self, feature: Feature, what: str, *, advice: str = "") -> None:
-        """Refuse `what`, an option or a command, with a `UsageError` where the strategy does not support what it needs."""
+        """Raise a `UsageError` for `what`, an option or a command, if the strategy does not support the `feature` that it requires."""
         if feature not in self.supports:
             raise UsageError(f"{what} needs {feature.value}, which --strategy {self.name} does not have{advice}.")
 
@@ -137,24 +137,24 @@ _known: dict[str, StrategyInfo] = {}
 
 
 def register(info: StrategyInfo) -> None:
-    """Let ``--strategy`` know of a strategy, in this process; engines have to be able to import its implementation.
+    """Register a strategy in this process; engines must be able to import its implementation.
 
     Raises
     ------
     ValueError
-        Another one has its name.
+        Another strategy has this name.
     """
     if _known.setdefault(info.name, info) != info:
         raise ValueError(f"There is a strategy {info.name!r} already, {_known[info.name].implementation}.")
 
 
 def find(name: str) -> StrategyInfo:
-    """Return the strategy that ``--strategy`` calls `name`.
+    """Return the strategy with this `name` for ``--strategy``.
 
     Raises
     ------
     UsageError
-        There is none; the message has the others, and which of them is meant, where that can be told.
+        There is none; the message lists the others, and suggests one if `name` is known from another project.
     """
     _register_own()
     if name not in _known:
@@ -174,12 +174,12 @@ def available() -> list[StrategyInfo]:
 
 
 def _register_own() -> list[StrategyInfo]:
-    """Return this project's own, in the order of the help: one may have been imported, and so registered, before the others."""
+    """Return this project's own strategies in the order of the help, which may differ from the order of registration."""
     return [import_module(f"{__package__}.engine.strategies.{folder}").INFO for folder in _OWN]  # each registers itself
 
 
 def _register_installed(names: Iterable[str] | None) -> None:
-    """Register the strategies of installed packages: all that can be used, or those with `names`, which are to be."""
+    """Register usable strategies of installed packages; with `names`, only these, which must be usable."""
     for name, point in installed(ENTRY_POINTS).items():
         if name in _known or (names is not None and name not in names):
             continue
