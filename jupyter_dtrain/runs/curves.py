@@ -98,12 +98,13 @@ def num_stretches_of(limit: int) -> int:
 MAX_VIEW_POINTS = 10_000
 """Maximum points of one curve in a view."""
 OF_DEVICES = "device/"
+"""Prefix of the curves of devices. They are recorded but not drawn, and keep their points when a run goes back, as they are over time."""
 LOSS = "loss"
 LEARNING_RATE = "learning_rate"
 SAMPLES_PER_SECOND = "samples_per_second"
 EPOCH = "epoch"  # passes over the training data, 1.5 is half way through the second: the x axis of curves over epochs
 MEASURED = frozenset({LOSS, LEARNING_RATE, SAMPLES_PER_SECOND, EPOCH})
-"""What the names of curves begin with that are about devices: they are recorded and not drawn, and go on in time when a run goes back."""
+"""Names of the curves that this project records."""
 
 
 class Rows(NamedTuple):

@@ -1,1 +1,1 @@
-"""A recorded run in the form of other tools: a file for each, which imports its library when it is called."""
+"""Export a recorded run to other tools: one file for each tool, which imports the tool's library when it is called."""

@@ -1,4 +1,4 @@
-"""What every tool is given of a run, and how a library that is missing is told."""
+"""The data of a run that every export gets, and the import of a tool's library."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..store import RunStore
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """A run as it is written elsewhere: every point of its curves, none thinned.
+    """A run to export, with all points of its curves.
 
     Attributes
     ----------
     record : RunRecord
     curves : dict of str to list of (step, time, value)
-        By name; times in seconds since the epoch. A value that is no number is ``nan``.
+        By name; times in seconds since the epoch. A value that is not a number is ``nan``.
     """
 
     record: RunRecord
@@ -30,7 +30,7 @@ class ExportedRun:
 
     @classmethod
     def of(cls, record: RunRecord, store: RunStore, *, devices: bool) -> ExportedRun:
-        """Return a run of `store`; `devices`: with the curves of its devices."""
+        """Return a run of `store`; `devices` tells whether to include the curves of its devices."""
         curves = {}
         for name in store.names(record.run_id):
             if devices or not name.startswith(OF_DEVICES):
@@ -40,17 +40,17 @@ class ExportedRun:
 
     @property
     def hyperparameters(self) -> dict[str, Value]:
-        """Those that are recorded."""
+        """The recorded hyperparameters."""
         return dict(self.record.hyperparameters or {})
 
     @property
     def facts(self) -> dict[str, str]:
-        """What else is known of it, by name."""
+        """Other facts about the run, by name."""
         record = self.record
         return {"run id": record.run_id, "state": state_of(record), "engines": str(record.world_size), **settings_of(record)}
 
     def by_step(self) -> Iterator[tuple[int, float, dict[str, float]]]:
-        """Yield each step with the time of its last value and the values by curve; steps rise, a value that is logged twice is the last."""
+        """Yield steps in order, each with the time of its last value and the values by curve; of repeated values the last one counts."""
         steps: dict[int, tuple[float, dict[str, float]]] = {}
         for name, points in self.curves.items():
             for step, when, value in points:
@@ -61,12 +61,12 @@ class ExportedRun:
 
 
 def state_of(record: RunRecord) -> str:
-    """Return how a run is, or has ended."""
+    """Return the phase of a run, with its error if there is one."""
     return record.phase if record.error is None else f"{record.phase}: {record.error}"
 
 
 def settings_of(record: RunRecord) -> dict[str, str]:
-    """Return the options that a run was given, and the versions that it had, by name."""
+    """Return the options of a run and its package versions, by name."""
     options = {name: value for name, value in record.arguments.items() if value not in (None, False, "", [])}
     if isinstance(sweep := options.get("sweep"), dict):
         options["sweep"] = sweep.get("name", "")
@@ -74,7 +74,7 @@ def settings_of(record: RunRecord) -> dict[str, str]:
 
 
 def library(name: str, package: str | None = None) -> ModuleType:
-    """Return a module of a tool; a `UsageError`: it is not installed."""
+    """Return a tool's module; raise a `UsageError` if it is not installed."""
     try:
         return importlib.import_module(name)
     except ImportError:

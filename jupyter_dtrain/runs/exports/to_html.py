@@ -1,6 +1,6 @@
-"""A run as one HTML file to share: it asks for nothing from elsewhere, and no script is in it.
+"""Write a run as one self-contained HTML file to share, without scripts.
 
-Charts are SVG of thinned curves. All that comes from the run is escaped: it may be anybody's.
+Charts are SVG of thinned curves. All text of the run is escaped, as it may come from anyone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..svg_chart import picture
 from .exported import settings_of, state_of
 
 POINTS = 500
-"""Points of a curve, at most: more are not told apart at a chart's width."""
+"""Maximum points of a curve. More cannot be distinguished at a chart's width."""
 MAX_CHARTS = 60
 _STYLE = """
 :root { color-scheme: light dark; font-family: system-ui, sans-serif; line-height: 1.45; }
@@ -58,7 +58,7 @@ def page_of(record: RunRecord, store: RunStore) -> str:
     ]
     head = (
         '<meta charset="utf-8"><meta name="viewport" content="width=device-width">'
-        # Nothing is loaded and nothing runs, whatever a run has put into its names.
+        # The policy forbids to load or run anything, whatever is in the run's names.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:\">"
         f"<title>{title}</title><style>{_STYLE}</style>"
     )

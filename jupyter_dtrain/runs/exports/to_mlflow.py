@@ -1,4 +1,4 @@
-"""A run for MLflow: its parameters, every point of its metrics at its own time, and its cell as an artifact."""
+"""Write a run to MLflow: its parameters, every point of its metrics at its own time, and its cell as an artifact."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from ...errors import UsageError
 from .exported import ExportedRun, library
 
-_METRICS, _PARAMS = 1000, 100  # MLflow's own limits of one request
+_METRICS, _PARAMS = 1000, 100  # MLflow's limits for one request
 _REFUSED = re.compile(r"[^\w\-. :/]")
 _LONGEST = 6000
 
 
 def write(run: ExportedRun, *, tracking_uri: str | None, experiment: str) -> str:
-    """Write `run` to MLflow's store, by default the one that is set, as a run of `experiment`; return its id there."""
+    """Write `run` to MLflow's store, by default the current one, as a run of `experiment`; return its id there."""
     mlflow, entities = library("mlflow"), library("mlflow.entities")
     client: Any = mlflow.MlflowClient(tracking_uri=tracking_uri)
     found = client.get_experiment_by_name(experiment)

@@ -1,4 +1,4 @@
-"""A run for TensorBoard: an event file with every point at its own time, and the hyperparameters for the HPARAMS tab."""
+"""Write a run for TensorBoard: an event file with every point at its own time, and the hyperparameters for the HPARAMS tab."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .exported import ExportedRun, library
 
 
 def write(run: ExportedRun, folder: Path) -> Path:
-    """Write `run` into a folder below `folder`, which is TensorBoard's ``--logdir``; return it."""
+    """Write `run` into a folder below `folder`, which is TensorBoard's ``--logdir``; return that folder."""
     library("tensorboard")
     tensorboard: Any = library("torch.utils.tensorboard", "tensorboard")
     hparams: Any = library("torch.utils.tensorboard.summary", "tensorboard").hparams
@@ -20,7 +20,7 @@ def write(run: ExportedRun, folder: Path) -> Path:
         for name, points in run.curves.items():
             for step, when, value in points:
                 writer.add_scalar(name, value, step, walltime=when, new_style=True, double_precision=True)
-        # A bool would become a number, as Python's is an int.
+        # A bool is written as text, as it would become a number: Python's bool is an int.
         values = {
             name: value if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
             for name, value in run.hyperparameters.items()

@@ -1,4 +1,4 @@
-"""A run for trackio: a row for each step with the values of all its curves, in the project's database on this machine."""
+"""Write a run for trackio: a row for each step with the values of all its curves, in the project's database on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .exported import ExportedRun, library
 
 
 def write(run: ExportedRun, *, project: str) -> str:
-    """Write `run` as a run of `project`, in the place of one that was written from it before; return the id that it has there."""
+    """Write `run` as a run of `project`, replacing its earlier copy; return its id there."""
     storage: Any = library("trackio.sqlite_storage").SQLiteStorage
     if "run_id" not in inspect.signature(storage.bulk_log).parameters:
         raise UsageError("This version of trackio identifies runs only by name, and two runs may have one name: `pip install -U trackio`.")

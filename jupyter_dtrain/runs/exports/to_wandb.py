@@ -1,6 +1,6 @@
-"""A run for Weights & Biases, written offline: ``wandb sync`` sends it. Nothing here talks to a server.
+"""Write a run for Weights & Biases offline; ``wandb sync`` uploads it. Nothing here talks to a server.
 
-In a process of its own: the file is complete when the library's service has ended, and that ends all runs of its process.
+A separate process writes it: the file is complete only when the library's service has ended, which ends all runs of its process.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from ...errors import UsageError
 from .exported import ExportedRun, library
 
 TIMEOUT = 600.0
-"""Seconds that it may take."""
+"""Maximum seconds of the process."""
 
 
 def write(run: ExportedRun, folder: Path, *, project: str) -> Path:
-    """Write `run` as an offline run below ``folder/wandb``; return its folder, which is what ``wandb sync`` takes."""
+    """Write `run` as an offline run below ``folder/wandb``; return its folder for ``wandb sync``."""
     library("wandb")
     record = run.record
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def write(run: ExportedRun, folder: Path, *, project: str) -> Path:
 
 
 def main() -> None:
-    """Write the run that standard input describes, and print its folder."""
+    """Write the run that stdin describes, and print its folder."""
     wandb: Any = library("wandb")
     given = json.load(sys.stdin)
     settings = wandb.Settings(console="off", silent=True, disable_git=True, disable_code=True, x_disable_stats=True, x_disable_meta=True)
@@ -50,5 +50,5 @@ def main() -> None:
         made.log({**values, "_timestamp": when}, step=step)
     folder = Path(made.dir).parent
     made.finish(exit_code=given["exit_code"])
-    wandb.teardown()  # the file is complete then, and not before
+    wandb.teardown()  # completes the file
     sys.stdout.write(f"{folder}\n")
