@@ -1,4 +1,4 @@
-"""Samplers over row groups: the order is drawn when an iteration begins, as one number, and a position in it is a number too."""
+"""Sample rows of row groups. The order of an epoch is drawn as a single seed, and a position in it is a single number."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .order import BatchRows, EpochOrder
 
 Orders = Callable[[int | None], EpochOrder]
 """Makes the order of an epoch from its seed."""
-_STEP = 4096  # rows that are looked up at a time
+_STEP = 4096  # rows that are computed at a time
 
 
 class SeekableIterator(ABC):
-    """An iterator that passes over items without making them."""
+    """An iterator that can skip items without computing them."""
 
     @abstractmethod
     def skip(self, num: int) -> None:
-        """Pass over the next `num` items, or over those that are left."""
+        """Skip the next `num` items, or all remaining ones if there are fewer."""
 
 
 class _Seeded:
-    """Draws the seed of each epoch.
+    """Draw the seed of each epoch.
 
     Parameters
     ----------
     shuffle : bool
     seed : int, optional
-        Of a stream of its own; ``None``: epochs' seeds are drawn from PyTorch's, as `torch.utils.data.RandomSampler` does.
+        Seed of an own generator; ``None``: epochs' seeds are drawn from PyTorch's, as by `torch.utils.data.RandomSampler`.
     """
 
     def __init__(self, shuffle: bool, seed: int | None) -> None:
@@ -40,7 +40,7 @@ class _Seeded:
         self.generator = None if seed is None or not shuffle else torch.Generator().manual_seed(seed)
 
     def draw(self) -> int | None:
-        """Return the seed of the epoch that begins; ``None`` where it is not shuffled."""
+        """Return the seed of the epoch that begins; ``None`` without shuffling."""
         if not self.shuffle:
             return None
         return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
@@ -57,10 +57,8 @@ class RowSampler(_Seeded, Sampler[int]):
         return self._num_rows
 
     def __iter__(self) -> Iterator[int]:
-        order = self._orders(
-            self.draw()
-        )  # when the first row is asked for, as PyTorch's samplers do: a loader with workers makes two iterators
-        # An order of batches of one row has one lane, so its batches stand one behind the other.
+        order = self._orders(self.draw())  # drawn with the first row, as PyTorch's samplers do: a loader with workers makes two iterators
+        # With batches of one row there is one lane, so its rows are consecutive.
         for begin in range(0, self._num_rows, _STEP):
             yield from order.span(begin, min(begin + _STEP, self._num_rows)).tolist()
 
@@ -87,7 +85,7 @@ class _Batches(SeekableIterator, Iterator[Any]):
 
     @cached_property
     def _order(self) -> EpochOrder:
-        # When the first batch is asked for, as PyTorch's samplers do: a loader with workers makes two iterators.
+        # Drawn with the first batch, as PyTorch's samplers do: a loader with workers makes two iterators.
         return self._draw()
 
     def __next__(self) -> BatchRows:
@@ -97,5 +95,5 @@ class _Batches(SeekableIterator, Iterator[Any]):
         return BatchRows(self._order, batch, 0, min(self._batch_size, self._num_rows - batch * self._batch_size))
 
     def skip(self, num: int) -> None:
-        _ = self._order  # is drawn where walking over the batches would have
+        _ = self._order  # drawn here, as iterating over the batches would have done
         self._next = min(self._next + num, self._number)
