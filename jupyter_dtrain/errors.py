@@ -83,8 +83,8 @@ class ProtocolError(DtrainError):
 class CellError(DtrainError):
     """The user's cell raised on the engines.
 
-    Instances are created through :meth:`of`. Their class is named after the original exception and, for a builtin exception, is a subclass
-    of it. So the notebook reports ``ValueError`` for a ``ValueError``.
+    Instances are created through :meth:`of`. Their class is named after the original exception and, for a builtin exception, derives from
+    it too. So the notebook reports ``ValueError`` for a ``ValueError``.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Parse ``--search`` and the ranges of ``--vary``.
 
-They are parsed by patterns and never evaluated, unlike the expressions of ``--vary``. Every range starts with its kind, as ``0..1`` alone
-might mean two integers or all numbers between them.
+They are matched by regular expressions and never evaluated, unlike the expressions of ``--vary``. Every range starts with its kind, as
+``0..1`` without one might mean two integers or all numbers between them.
 """
 
 from __future__ import annotations

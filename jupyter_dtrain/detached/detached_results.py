@@ -81,7 +81,7 @@ def write_ending(folder: Path, ending: DetachedResult, *, shown: Path | None, ru
         There is no space, or the folder cannot be written. It does not exist then.
     """
     # The lock keeps others from removing this folder as a half-written one of a killed kernel.
-    # In other folders nobody does so, and the lock of a cluster's folder is held by its guard.
+    # In other folders this cannot happen, and the lock of a cluster's folder is held by its guard.
     alone = nullcontext() if shown is None else alone_in(folder.parent)
     try:
         _check_room(folder.parent, ending, shown)

@@ -24,7 +24,7 @@ from .base import Integration, RunScope, Setting
 FLUENT = "mlflow.tracking.fluent"
 _OF_CLIENT = ("log_artifact", "log_artifacts", "_log_artifact_async", "set_terminated")
 _UNANSWERED = frozenset({"log_batch", "log_metric", "log_param", "set_tag", "_log_artifact_async", "set_terminated"})
-"""Calls that are frequent, or that a rank makes when it leaves alone, and whose result is unused."""
+"""Calls that are frequent, or that a rank makes when it leaves without the others, and whose result is unused."""
 _LINE = "_dtrain_line"  # attribute of a run with the user's line at which it was begun
 _LATER = "_async"  # suffix of calls that return an object to wait for
 
