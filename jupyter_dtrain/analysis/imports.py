@@ -26,7 +26,7 @@ _IMPORTS, _SETS = dis.opmap["IMPORT_NAME"], dis.opmap["STORE_GLOBAL"]
 
 
 Stamp = tuple[int, int]  # modification time of a file in ns, and its size in bytes
-_brought: dict[str, Stamp] = {}  # modules imported while results of engines were unpickled, with the stamps of their files
+_brought: dict[str, Stamp] = {}  # modules that this package imported and the notebook has not, with the stamps of their files
 
 
 def stamp_of(module: ModuleType) -> Stamp:
@@ -49,7 +49,7 @@ def brought() -> Iterator[None]:
 
 
 def _is_outdated(module: ModuleType) -> bool:
-    """Return whether a module that was imported with a result was edited since; the cell then imports it again from its file."""
+    """Return whether a module that this package imported was edited since; the cell then imports it again from its file."""
     return module.__name__ in _brought and stamp_of(module) != _brought[module.__name__]
 
 

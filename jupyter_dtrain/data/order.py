@@ -18,7 +18,7 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.int64]
 
 ENGINES = (1, 2, 3, 4, 6, 8)
-"""Numbers of engines for which each row group is read by one engine. With other numbers, some are read twice."""
+"""Numbers of engines whose shares consist of complete lanes, each with its own row groups. With others, some groups are read twice."""
 ROWS_TO_MIX = 1 << 16
 """Rows of a window, if so many fit into memory."""
 
