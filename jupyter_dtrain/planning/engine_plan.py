@@ -20,7 +20,7 @@ COLUMNS = "tp"
 """The mesh axis along which engines hold columns of large linear layers. Each of them computes its group's full batch."""
 _STATE_ALONE = {Divided.OPTIMIZER_STATE}  # the state of a parameter is on one engine: the largest first, to the least loaded
 UNITS = 2
-"""Blocks that are unsharded at a time: the one that computes and the one that is prefetched."""
+"""Blocks that are full at a time: the one that computes, and the buffer for the next one."""
 
 
 class Measured(Protocol):
