@@ -28,7 +28,7 @@ class GroupRows(SharedRows):
     kind : Kind
         Along dim 0.
     mesh : Mesh
-        Groups along `DATA_PARALLEL`, with ranks along `AXIS` in each.
+        Groups along `DATA_PARALLEL`, with ranks along `AXIS`, the inner axis, in each.
     arena : Arena
         Connects the ranks of the group; its others are the ranks of the same place in the other groups.
     starts : sequence of int
@@ -36,12 +36,15 @@ class GroupRows(SharedRows):
     """
 
     def __init__(self, kind: Kind, mesh: Mesh, arena: Arena, starts: Sequence[int]) -> None:
-        within = [_before(kind, mesh, rank) for rank in range(mesh.size)]
+        same_place = mesh.ranks_along(DATA_PARALLEL)
+        sizes = [kind.num_bytes(rank) for rank in range(mesh.size)]
+        step = mesh.degree(AXIS)  # from a rank to that of its place in the next group
+        within = [sum(sizes[rank % step : rank : step]) for rank in range(mesh.size)]
         super().__init__(kind, mesh.rank, arena, [start + before for start, before in zip(starts, within, strict=True)])
         group = mesh.ranks_along(AXIS)
         places = [mesh.index(AXIS, rank) for rank in range(mesh.size)]
         self._holders = [(place, starts[group[place]] + before) for place, before in zip(places, within, strict=True)]
-        self._others = {rank: index for index, rank in enumerate(mesh.ranks_along(DATA_PARALLEL)) if rank != mesh.rank}
+        self._others = {rank: index for index, rank in enumerate(same_place) if rank != mesh.rank}
         self._copies = {rank: self._of_arena(self._holders[rank][1], rank) for rank in self._others}
 
     def fill(self, full: torch.Tensor) -> None:
@@ -78,16 +81,8 @@ def allocate_in_groups(within: SharedMemory, across: SharedMemory, kinds: Sequen
     kinds : sequence of Kind
     mesh : Mesh
     """
-    places = [offsets([sum(map(kind.num_bytes, of_place(mesh, rank))) for kind in kinds]) for rank in range(mesh.size)]
+    step = mesh.degree(AXIS)
+    of_place = [offsets([sum(map(kind.num_bytes, range(place, mesh.size, step))) for kind in kinds]) for place in range(step)]
+    places = [of_place[rank % step] for rank in range(mesh.size)]
     arena = Arena(within, places[mesh.rank][-1], others=across)
     return [GroupRows(kind, mesh, arena, [place[index] for place in places]) for index, kind in enumerate(kinds)]
-
-
-def of_place(mesh: Mesh, rank: int) -> list[int]:
-    """Return the ranks at the same place as `rank` in their groups, in the order of the groups."""
-    return Mesh(rank, mesh.degrees).ranks_along(DATA_PARALLEL)
-
-
-def _before(kind: Kind, mesh: Mesh, rank: int) -> int:
-    """Return the offset in bytes of the rows of `rank` among those that each rank of its place holds."""
-    return sum(kind.num_bytes(other) for other in of_place(mesh, rank)[: mesh.index(DATA_PARALLEL, rank)])

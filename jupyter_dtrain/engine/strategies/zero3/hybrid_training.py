@@ -17,7 +17,7 @@ from ...comm.process_group import shared_memory_among
 from ...comm.shared_memory import SharedMemory
 from ..data_parallel.training import DataParallelTraining
 from .gradients import ShardedGradients
-from .group_rows import AXIS, GroupRows, allocate_in_groups, of_place
+from .group_rows import AXIS, GroupRows, allocate_in_groups
 from .parameter_registry import LEAST
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
@@ -46,7 +46,7 @@ class GroupStore(ParameterStore):
         homes: Collection[int] = (),
     ) -> None:
         super().__init__(memory, say=say, least=least, homes=homes)
-        self._mesh = mesh
+        self._mesh, self._same_place = mesh, mesh.ranks_along(DATA_PARALLEL)
         self._within, self._across = (shared_memory_among(mesh.ranks_along(axis)) for axis in (AXIS, DATA_PARALLEL))
         self.sums_by = mesh.degree(AXIS)
 
@@ -65,7 +65,7 @@ class GroupStore(ParameterStore):
     def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
         """Reduce-scatter the mean of `gradient`, (R, ...), into `rows`, (r, ...): within the group, then over groups. Collective."""
         by_rank = [gradient[share.start : share.stop] for share in shard.shares]
-        of_group = [rows if rank == self.rank else torch.empty_like(by_rank[rank]) for rank in of_place(self._mesh, self.rank)]
+        of_group = [rows if rank == self.rank else torch.empty_like(by_rank[rank]) for rank in self._same_place]
         num_places = self._within.num_ranks
         for group, out in enumerate(of_group):
             self._within.reduce_scatter(by_rank[group * num_places :][:num_places], out, factor=1.0 / self.world_size)
