@@ -69,6 +69,32 @@ def test_cell_in_groups_with_other_models(ranks, name, model):
     check(ranks, {"dp": 2, "dp_shard": 2}, MODELS[model], IDIOMS[name])
 
 
+FAILING = """
+class Bad:
+    def __neg__(self): raise ValueError("bad")
+    __mul__ = __float__ = __neg__
+first, *others = model.children()
+optimizer = torch.optim.SGD([{"params": first.parameters()}, {"params": [p for part in others for p in part.parameters()]}], lr=0.1)
+for x, y in loader:
+    F.cross_entropy(model(x), y).backward()
+    optimizer.param_groups[1]["lr"] = Bad()
+    try:
+        optimizer.step()
+    except ValueError as error:
+        losses.append(str(error))
+    losses.append(F.cross_entropy(model(X), Y).item())
+    optimizer.zero_grad()
+"""
+
+
+def test_an_error_in_a_step_that_the_cell_catches_leaves_groups_alike(ranks):
+    """After the first group of parameters was updated."""
+    (one,) = ranks.call(1, run_in_groups, {"dp": 2, "dp_shard": 2}, MODELS["MLP"], FAILING, "losses")
+    assert one["compared"].count("bad") == 3
+    for of_rank in ranks.call(4, run_in_groups, {"dp": 2, "dp_shard": 2}, MODELS["MLP"], FAILING, "losses"):
+        assert distance(one["compared"], of_rank["compared"]) < CLOSE
+
+
 def hold(run: Run) -> dict[str, Any]:
     """Return what a rank has after some steps, in bytes, and what of it others have as it has it."""
     namespace: dict[str, Any] = {"__name__": "__main__"}

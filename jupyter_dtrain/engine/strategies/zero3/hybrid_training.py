@@ -7,7 +7,7 @@ only for the rows that it updates.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -57,10 +57,20 @@ class GroupStore(ParameterStore):
     def writing(self, shards: Sequence[ParameterShard]) -> Iterator[None]:
         """Let each rank write to its rows of `shards` in the ``with`` block, and refresh their replicas at its end. Collective."""
         with super().writing(shards):
-            yield
-            self.memory.barrier(len(shards))
-            for shard in shards:
-                shard.storage.refresh()
+            try:
+                yield
+            except Exception:  # a cell may catch an error that all ranks raise, after some rows have been written
+                with suppress(RuntimeError):  # other ranks do not come here
+                    self._refresh(shards)
+                    self.memory.barrier(len(shards))  # all have refreshed, before any of them reads
+                raise
+            self._refresh(shards)
+
+    def _refresh(self, shards: Sequence[ParameterShard]) -> None:
+        """Copy what the other groups have written. Collective."""
+        self.memory.barrier(len(shards))
+        for shard in shards:
+            shard.storage.refresh()
 
     def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
         """Reduce-scatter the mean of `gradient`, (R, ...), into `rows`, (r, ...): within the group, then over groups. Collective."""
