@@ -1,4 +1,4 @@
-"""A model cut into stages, each with its parameters, gradients and optimizer state on one rank (``--strategy pipeline``)."""
+"""Pipeline parallelism: a model is cut into stages, each with its parameters, gradients and optimizer state on one rank."""
 
 from ....strategies import EVERYDAY, Divided, Feature, StrategyInfo, register
 
@@ -10,7 +10,7 @@ INFO = StrategyInfo(
     axis="pp",
     divides=frozenset(Divided),
     by_blocks=True,
-    divides_on=frozenset({"cpu"}),  # ranks hand activations on in the host's memory
+    divides_on=frozenset({"cpu"}),  # activations are sent through the host's memory
     known_as=("pp", "gpipe", "1f1b", "pipelining", "pipeline-parallel"),
 )
 register(INFO)

@@ -1,9 +1,9 @@
-"""A model's call, handed on from stage to stage.
+"""Calls of a model whose modules are computed by the ranks of their stages.
 
-Each rank runs the model's own code on its part of the batch, and what is computed with the parameters of another stage is computed for
-it by the rank that has these. So the ranks' parts of a batch are GPipe's micro-batches: the first stage computes the second one while
-the second stage has the first. A rank that waits computes for others meanwhile. In the backward pass the gradient takes the same way
-back. What the code of a model does between its blocks is the rank's own business, so nothing of it has to be traced.
+Each rank runs the model's own code on its shard of the batch. For a module of another stage it sends the activations to the rank that has
+the parameters, and receives the output. The shards of the ranks therefore are GPipe's micro-batches: the first stage computes the second
+micro-batch while the second stage computes the first. A rank that waits computes for others meanwhile. In the backward pass, gradients
+are sent in the opposite direction. Each rank runs the model's code between the blocks itself, so no code has to be traced.
 """
 
 from __future__ import annotations
@@ -29,56 +29,56 @@ from .stage_node import RemoteModules, StageCall
 from .stage_requests import StageRequests
 
 LOCAL: Any = object()
-"""In the place of a result: the modules are to be called here."""
+"""Returned instead of a result: this rank calls the modules itself."""
 
-_OWN_APPLY = current_apply()  # not what fetches the parameters that a user's function is given
+_OWN_APPLY = current_apply()  # without the patch that fetches parameters passed to a user's function
 
 
 class Stages(Protocol):
-    """Knows which modules and parameters a stage has."""
+    """Maps modules and parameters to stages."""
 
     saved: SavedParameters
 
     def number_of(self, module: nn.Module) -> int | None:
-        """Return the number by which all ranks know a module."""
+        """Return the number of a module, which is the same on all ranks."""
 
     def module(self, number: int) -> nn.Module:
         """Return the module with a number."""
 
     def stage_parameters(self, modules: Sequence[nn.Module], stage: int) -> Sequence[Any] | None:
-        """Return the parameters of `modules`; ``None`` where the rank of `stage` cannot compute with them for others."""
+        """Return the parameters of `modules`, or ``None`` if the rank of `stage` cannot compute with them for others."""
 
     def free_buffers(self) -> None:
-        """Let the system have memory that nobody uses."""
+        """Return unused memory to the system."""
 
 
 class StageCalls:
-    """What one rank asks of others and does for them.
+    """The calls and backward passes that a rank requests of other stages, and computes for them.
 
     Parameters
     ----------
     store : Stages
     mailbox : Mailbox
-        Connects it with the ranks of the other stages, numbered by these.
+        Connects this rank with one rank of each other stage. Its ranks are the numbers of the stages.
     world_size : int
-        Of all ranks: there may be several groups with all stages.
+        The number of all ranks. With data parallelism there are several groups, each with all stages.
     """
 
     def __init__(self, store: Stages, mailbox: Mailbox, *, world_size: int) -> None:
         self._store, self.rank = store, mailbox.rank
         self.pieces = Pieces(world_size)
         self.requests = StageRequests(mailbox, answer=self._answer, drop=self.pieces.drop)
-        self.anchor = nn.Parameter(torch.zeros((), device="cpu"))  # by which what other ranks return requires gradients
+        self.anchor = nn.Parameter(torch.zeros((), device="cpu"))  # an input of every `StageCall`, so that its outputs require gradients
         self.call: ModelCall | None = None
         self.is_serving = False
         self.num_calls, self.num_with_graph = 0, 0
         self.in_pass, self._keeps = False, False
-        self._met: set[int] = set()  # calls at whose beginning the ranks have met in this pass
-        self._dead: deque[tuple[int, Key]] = deque()  # pieces elsewhere whose graph is no more
+        self._met: set[int] = set()  # calls whose first node was reached by all ranks in this pass
+        self._dead: deque[tuple[int, Key]] = deque()  # pieces on other ranks whose graph was freed here
         self._not_sent: set[tuple[int, ...]] = set()
 
     def _begin(self) -> None:
-        """Begin what all ranks do together, and compute for each other in."""
+        """Start a phase, in which ranks compute for each other, and drop the pieces of freed graphs."""
         self.requests.begin()
         while self._dead:
             stage, key = self._dead.popleft()
@@ -93,8 +93,8 @@ class StageCalls:
     # -- a model's call ----------------------------------------------------------------------------------------------
 
     def forward(self, sharded: ShardedCall, own_call: Callable[[Any], Any], own: Any) -> Any:
-        """Make a model's call on the rank's part of a batch. Collective."""
-        if not self.num_calls:  # what was fetched in the steps before is computed elsewhere from now on
+        """Call a model on the rank's shard of a batch. Collective."""
+        if not self.num_calls:  # parameters fetched in earlier steps are no longer needed: their stages compute with them
             self._store.free_buffers()
         self.num_calls += 1
         self.call = ModelCall(sharded, self.num_calls, None if sharded.draws is None else sharded.draws.current)
@@ -106,7 +106,7 @@ class StageCalls:
             self.call = None
 
     def entered(self, run: Callable[[], Any]) -> Any:
-        """Run the model itself, and compute for others until all ranks have."""
+        """Run the model's own code, then compute for others until all ranks have run theirs."""
         assert self.call is not None
         self.call.is_entered = True
         try:
@@ -118,7 +118,7 @@ class StageCalls:
         return result
 
     def remote(self, modules: Sequence[nn.Module], stage: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return what `modules` return, one called after the other by the rank of a stage; `LOCAL`: they are to be called here."""
+        """Return the output of `modules`, called in sequence by the rank of a stage, or `LOCAL` if this rank must call them."""
         call = self.call
         assert call is not None
         shards = self._store.stage_parameters(modules, stage)
@@ -162,7 +162,7 @@ class StageCalls:
         return joined(tree, outs)
 
     def _is_plain(self, call: ModelCall) -> bool:
-        """Return whether nothing is on that another rank would not know of."""
+        """Return whether no autograd hook, mode or transform is active that would have to be active on the other rank too."""
         if call.drawing is not None and call.drawing.per_rank:
             return False
         hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(False)
@@ -198,13 +198,13 @@ class StageCalls:
     # -- a backward pass ---------------------------------------------------------------------------------------------
 
     def begin_pass(self, *, keeps: bool) -> None:
-        """Begin a backward pass, which `keeps` the graph. Collective."""
+        """Begin a backward pass. `keeps`: it retains the graph. Collective."""
         self._begin()
         self.in_pass, self._keeps = True, keeps
         self._met.clear()
 
     def finish_pass(self) -> None:
-        """Compute for others until all ranks have gone through their graphs. Collective."""
+        """Compute for others until all ranks have finished their backward passes. Collective."""
         try:
             self.requests.meet()
         finally:
@@ -212,11 +212,11 @@ class StageCalls:
             self.requests.finish()
 
     def backward(self, remote: RemoteModules, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Return the gradients of what modules were given, from those of what they have returned."""
+        """Return the gradients of the inputs of `remote`, given the gradients of its outputs."""
         if not self.in_pass:
             raise RuntimeError("`--strategy pipeline` supports only `loss.backward()`, without `create_graph`. Use `--strategy zero3`.")
         if remote.stage == self.rank:
-            if remote.key.call not in self._met:  # out of turn, the gradients of a stage would be kept until it is theirs to be added
+            if remote.key.call not in self._met:  # gradients are added in rank order: early ones would have to be kept
                 self.requests.let_others_ask(remote.key.call, lambda: self.pieces.missing_before(self.rank, remote.key))
             found = self.pieces.backward(self.rank, remote.key, gradients, keeps=self._keeps)
         else:
@@ -225,7 +225,7 @@ class StageCalls:
             there, tensors = self.requests.ask(remote.stage, "grad", (remote.key, there, self._keeps), sent)
             rest = iter(tensors)
             found = [next(rest) if is_there else None for is_there in there]
-        if remote.is_first:  # no rank goes on to what is before the model, where ranks may meet
+        if remote.is_first:  # wait before the graph in front of the model, which may contain collectives
             self.requests.meet(remote.key.call)
             self._met.add(remote.key.call)
         return found

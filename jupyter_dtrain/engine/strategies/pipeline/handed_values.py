@@ -1,4 +1,4 @@
-"""What a stage is handed and hands back: values taken apart into tensors and the rest."""
+"""Splits the arguments and results of a stage into tensors and a tree with slots for them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ _SIMPLE = (int, float, bool, str, complex, type(None), torch.dtype, torch.device
 
 
 class NotSent(Exception):
-    """A value is no tree of plain tensors and numbers, or a module does what the rank that calls it would not see."""
+    """A value is not a tree of plain tensors and numbers, or a module has an effect that its caller's rank would not see."""
 
 
 class Slot(NamedTuple):
-    """The place of a tensor in a tree."""
+    """Stands for a tensor in a tree."""
 
     number: int
 
 
 def taken_apart(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """Return `value` with slots for its tensors, which are added to `tensors`.
+    """Return `value` with a slot for each tensor, and append the tensors to `tensors`.
 
     Raises
     ------
     NotSent
+        The value contains an object that cannot be sent, or a tensor with hooks, on another device or of another layout.
     """
     kind = type(value)
     if kind is torch.Tensor:
@@ -45,7 +46,7 @@ def taken_apart(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def joined(tree: Any, tensors: Sequence[torch.Tensor]) -> Any:
-    """Return what :func:`taken_apart` has been given."""
+    """Return the value that :func:`taken_apart` has split."""
     if isinstance(tree, Slot):
         return tensors[tree.number]
     if type(tree) in (tuple, list):

@@ -1,4 +1,8 @@
-"""Which calls of models go from stage to stage, and which each rank makes by itself: decided alike on all ranks, and said in a line."""
+"""Decides which calls of models are computed stage by stage, and which by each rank alone.
+
+All ranks decide alike, because a call by stages is collective. If a rank computes a model alone, it fetches the parameters block by block,
+and a notice says why.
+"""
 
 from __future__ import annotations
 
@@ -20,27 +24,27 @@ from .stage_node import NODE
 _REFUSED = "`--strategy pipeline` has handed activations on from stage to stage, and {what} goes another way. Use `--strategy zero3`."
 
 SEEN = 2
-"""Steps in which each rank fetches what it computes with: then it is known which gradients the cell asks for."""
+"""The number of first steps in which each rank fetches parameters. They show which gradients the cell requests."""
 
 
 class Handover:
-    """What is handed on of what a cell calls.
+    """Decides which calls of a cell's models are handed on to stages.
 
     Parameters
     ----------
     calls : StageCalls
-        Makes such calls.
+        Makes the calls that are handed on.
     num_stages : callable
-        Returns on how many ranks a model is computed.
+        Returns the number of stages of a model.
     steps_done : callable
-        Returns how many steps the cell has done.
+        Returns the number of steps so far.
     say : callable
-        Tells the user something.
+        Shows a notice to the user.
 
     Attributes
     ----------
     off : str, optional
-        What of the cell it is that has nothing handed on any more.
+        What in the cell excludes handing on, from now on. ``None``: nothing.
     """
 
     def __init__(
@@ -52,11 +56,11 @@ class Handover:
         self.off: str | None = None
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
-        """Return what makes a model's call on the rank's part: with the others, or by itself."""
+        """Return the function that calls a model on the rank's shard: stage by stage, or on this rank alone."""
         return partial(self._calls.forward, sharded, sharded.own_call) if self._is_handed_on(sharded) else sharded.own_call
 
     def _is_handed_on(self, sharded: ShardedCall) -> bool:
-        """Return whether a call goes from stage to stage: the same on all ranks."""
+        """Return whether a call is computed stage by stage. The answer is the same on all ranks."""
         module = sharded.module
         if (
             self.off is not None
@@ -73,7 +77,7 @@ class Handover:
         return not known[module.training]
 
     def on_full_batch(self, module: nn.Module) -> None:
-        """Say that a model is not handed on, as its code is to see all of a batch."""
+        """Say that a model is not handed on, because its `forward` needs the full batch."""
         if self._num_stages(module) > 1:
             self._tell(module, "its `forward` is to see all of a batch")
 
@@ -84,18 +88,18 @@ class Handover:
             self._say(text)
 
     def turn_off(self, what: str) -> None:
-        """Hand nothing on from now on, as the cell has something that goes another way."""
+        """Hand nothing on from now on, because the cell has `what`."""
         if self.off is None:
             self.off = what
             self._say(f"`--strategy pipeline` sends no activations, and each engine fetches the blocks of models: the cell has {what}.")
 
     def refuse(self, what: str, roots: Sequence[torch.Tensor]) -> None:
-        """Hand nothing on from now on; what has been cannot be gone through in that way.
+        """Hand nothing on from now on, because the cell requests gradients by `what`.
 
         Raises
         ------
         RuntimeError
-            Other ranks have pieces of the graph of `roots`.
+            Other ranks already have pieces of the graph of `roots`, which cannot be differentiated by `what`.
         """
         if self._calls.num_with_graph and has_pieces([to_local(root) if isinstance(root, GlobalTensor) else root for root in roots]):
             raise RuntimeError(_REFUSED.format(what=what))
@@ -103,7 +107,7 @@ class Handover:
 
 
 def _why_not(sharded: ShardedCall) -> str:
-    """Return why activations of a model are not handed on; empty: they are."""
+    """Return why activations of a model are not handed on, or an empty string if they are."""
     module = sharded.module
     if sharded.layers and module.training:
         return "it takes statistics over the batch (BatchNorm), which micro-batches do not have"

@@ -1,4 +1,8 @@
-"""What the rank of a stage computes for others: pieces of their graphs, and the gradients of its parameters, which all of them add to."""
+"""Pieces of other ranks' autograd graphs on the rank of a stage, and the gradients of its parameters.
+
+The rank of a stage calls its modules for the others and keeps each graph as a piece. In the backward pass it runs the piece, returns the
+gradients of the inputs, and adds up the gradients of its own parameters in rank order, so that sums do not depend on timing.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ from .handed_values import NotSent, joined, taken_apart
 
 
 class Key(NamedTuple):
-    """Which piece of a graph: of a call of a model, the modules that it is of, and how often these were called in it before."""
+    """Identifies a piece: the model's call, the modules, and the number of their earlier calls within it."""
 
     call: int
     modules: tuple[int, ...]
@@ -29,15 +33,15 @@ class StageShard(Protocol):
 
     @property
     def parameter(self) -> nn.Parameter:
-        """The cell's object."""
+        """The parameter that the cell sees."""
 
     def computed_with(self) -> Any:
-        """Let it be plain, until the end of the ``with`` block."""
+        """Make it an ordinary parameter with its values until the end of the ``with`` block."""
 
 
 @dataclass(eq=False)
 class _Piece:
-    """A piece of a graph: its ends, and where it comes from."""
+    """A piece of a graph: outputs that require gradients, leaf inputs, and the parameters used and trained."""
 
     outs: list[torch.Tensor]
     inputs: list[torch.Tensor]
@@ -47,14 +51,16 @@ class _Piece:
 
 @dataclass
 class Computed:
-    """What modules have returned.
+    """The output of modules.
 
     Attributes
     ----------
     tree : object
+        The output with a slot for each tensor.
     tensors : list of Tensor
-        Without their graph.
+        Detached.
     requires_grad : list of bool
+        Whether each tensor required gradients.
     """
 
     tree: Any
@@ -64,7 +70,7 @@ class Computed:
 
 @dataclass
 class _Sum:
-    """The gradients of the parameters of a piece, added up in the order of the ranks, whichever comes first."""
+    """The sum of parameter gradients over ranks, added in rank order whatever the order of arrival."""
 
     total: dict[int, torch.Tensor] = field(default_factory=dict)
     shards: dict[int, Any] = field(default_factory=dict)
@@ -72,14 +78,14 @@ class _Sum:
     next_rank: int = 0
 
     def add(self, rank: int, gradients: dict[int, torch.Tensor], factor: float) -> None:
-        """Add `factor` times what a rank has, which is let go one by one, or keep it until it is its turn."""
+        """Add `factor` times a rank's gradients, or keep them until those of all lower ranks are added."""
         self.waiting[rank] = gradients
         while self.next_rank in self.waiting:
             self._take(self.waiting.pop(self.next_rank), factor)
             self.next_rank += 1
 
     def finish(self, factor: float) -> None:
-        """Add what waits for ranks that have not come to it."""
+        """Add the gradients that wait for ranks without a piece."""
         for rank in sorted(self.waiting):
             self._take(self.waiting.pop(rank), factor)
 
@@ -87,7 +93,7 @@ class _Sum:
         with torch.no_grad():
             while gradients:
                 number, gradient = gradients.popitem()
-                scaled = gradient * factor  # not in place: what autograd returns for one may be another's too
+                scaled = gradient * factor  # not in place: autograd may return one tensor for several parameters
                 del gradient
                 if number in self.total:
                     self.total[number].add_(scaled)
@@ -101,7 +107,7 @@ class Pieces:
     Parameters
     ----------
     world_size : int
-        The gradients are averaged over so many ranks, as those of all strategies are.
+        Gradients are divided by it, as with every strategy.
     """
 
     def __init__(self, world_size: int) -> None:
@@ -122,21 +128,21 @@ class Pieces:
         tensors: Sequence[torch.Tensor],
         requires_grad: Sequence[bool] | None,
     ) -> Computed:
-        """Call `modules` one after the other for a rank, and keep the graph.
+        """Call `modules` in sequence for a rank, and keep the graph.
 
         Parameters
         ----------
         rank, key
-            Whose piece it is.
+            Identify the piece.
         given : object
-            Arguments and keyword arguments of the first module.
+            Positional and keyword arguments of the first module, with slots for tensors.
         requires_grad : sequence of bool, optional
-            Which of `tensors` do. ``None``: gradients are off.
+            Of each tensor of `tensors`. ``None``: gradients are disabled.
 
         Raises
         ------
         NotSent
-            Nothing of what it has done would be seen by the rank.
+            The modules have an effect that the requesting rank would not see.
         """  # fmt: skip
         leaves: list[torch.Tensor] = []
         entered: list[torch.Tensor] = []
@@ -145,7 +151,7 @@ class Pieces:
                 one = tensor.detach()
                 if requires_grad is not None and requires_grad[index]:
                     leaves.append(one.requires_grad_())
-                    one = one.view_as(one)  # as a leaf it would not let itself be written to
+                    one = one.view_as(one)  # a leaf that requires gradients refuses in-place writes
                 entered.append(one)
             before = [one._version for one in entered]
             buffers = [buffer for module in modules for buffer in module.buffers()]
@@ -179,12 +185,12 @@ class Pieces:
         return Computed(tree, [out.detach() for out in outs], needs)
 
     def backward(self, rank: int, key: Key, gradients: Sequence[torch.Tensor | None], *, keeps: bool) -> list[torch.Tensor | None]:
-        """Return the gradients of what a piece was given, from those of what it has returned; those of its parameters are added up here.
+        """Return the gradients of a piece's inputs, given those of its outputs, and add up those of its parameters.
 
         Raises
         ------
         RuntimeError
-            The piece has been gone through, and was not to be kept.
+            The piece is used up: a backward pass without ``retain_graph`` went through it.
         """
         piece = self._pieces.get((rank, key)) if keeps else self._pieces.pop((rank, key), None)
         if piece is None:
@@ -210,17 +216,17 @@ class Pieces:
         return found
 
     def missing_before(self, rank: int, key: Key) -> list[int]:
-        """Return the ranks before `rank` whose pieces with `key` have not been gone through in this pass."""
+        """Return the ranks below `rank` whose piece `key` this backward pass has not reached yet."""
         of_key = self._sums.get(key)
         come = range(rank) if of_key is None else [one for one in range(of_key.next_rank, rank) if one not in of_key.waiting]
         return [one for one in come if (one, key) in self._pieces]
 
     def drop(self, rank: int, key: Key) -> None:
-        """Forget a piece whose graph is no more."""
+        """Drop a piece whose graph was freed by its rank."""
         self._pieces.pop((rank, key), None)
 
     def gradients(self) -> list[tuple[ParameterShard, torch.Tensor]]:
-        """Return the gradients that were added up since the last time, in an order that does not go by time."""
+        """Return the gradients added up since the last call, in an order that does not depend on timing."""
         sums, self._sums = self._sums, {}
         found = []
         for key in sorted(sums):
@@ -229,5 +235,5 @@ class Pieces:
         return found
 
     def forget_gradients(self) -> None:
-        """Let go what was added up in a pass that has failed."""
+        """Discard the gradients of a failed backward pass."""
         self._sums.clear()

@@ -1,4 +1,8 @@
-"""What blocks draw at random on another rank: as the rank draws that calls them, for its part of the batch, from where its streams are."""
+"""Random draws of blocks that another rank computes, such as dropout masks.
+
+The rank of a stage draws what the requesting rank would draw for its shard of the batch. The requesting rank therefore sends the state
+of its generators, and takes over the state after the draws.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from .handed_values import NotSent
 
 @dataclass(eq=False)
 class ModelCall:
-    """A call of a model that is under way."""
+    """A call of a model in progress."""
 
     sharded: ShardedCall
     number: int
@@ -28,7 +32,7 @@ class ModelCall:
 
 @dataclass
 class Sampling:
-    """Where the draws of a rank's call of a model are: the streams, and how many it has drawn."""
+    """The random state of a rank within a model's call: its generators, and the draws so far."""
 
     own: torch.Tensor | None
     cell: torch.Tensor | None
@@ -38,7 +42,7 @@ class Sampling:
 
     @classmethod
     def of(cls, call: ModelCall) -> Sampling:
-        """Return where they are now. A model that draws nothing has its rank look whether that is still so."""
+        """Return the present state. If a model drew nothing so far, the rank of the stage checks that it still does not."""
         share, drawing = call.sharded.placement.share, call.drawing
         if drawing is None:
             return cls(None, None, share.loaded, [], [])
@@ -47,7 +51,7 @@ class Sampling:
 
     @contextmanager
     def going_on(self, call: ModelCall) -> Any:
-        """Draw as that rank does, until the end of the ``with`` block; yield a list, in which then is where its draws are."""
+        """Draw as the requesting rank until the end of the ``with`` block. Yields a list, which then has the state after the draws."""
         drawing, stream = call.drawing, call.sharded.stream
         result: list[Sampling] = []
         before = TorchState.now()
@@ -72,11 +76,11 @@ class Sampling:
             before.set()
 
     def follow(self, call: ModelCall) -> None:
-        """Go on from here in `call`."""
+        """Set the generators of this rank, and the draws of `call`, to this state."""
         drawing, stream = call.drawing, call.sharded.stream
         if drawing is None or stream is None or self.own is None or self.cell is None:
             if self.drawn:
-                torch.rand((), device="cpu")  # the model draws now, which is seen by where the stream is
+                torch.rand((), device="cpu")  # the model has begun to draw: advancing the generator shows that
             return
         torch.default_generator.set_state(self.own)
         stream.other = TorchState(self.cell, stream.other.cuda)

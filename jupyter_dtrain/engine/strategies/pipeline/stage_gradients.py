@@ -1,4 +1,4 @@
-"""Gradients of stages: what the rank of a stage has added up of a backward pass becomes the gradients of its parameters."""
+"""Turns the sums that the rank of a stage collects in a backward pass into the gradients of its parameters."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from .stages import StageStore
 
 
 class _LaterReduction(ShardedReduction):
-    """A reduction after the pass: in it ranks compute for each other, and none may wait for all."""
+    """A reduction after the backward pass. Within it ranks compute for each other, so that a collective would deadlock."""
 
     def _come(self, shard: ParameterShard) -> None:
         self._missing.discard(id(shard))
 
 
 class StageGradients(ShardedGradients):
-    """The gradients of parameters that each lie on one rank.
+    """The gradients of parameters that are on one rank each.
 
     Parameters
     ----------
     store : StageStore
     calls : StageCalls
     handover : Handover
-        Is told of passes that go another way.
+        Turned off if the cell requests gradients in a way that stages do not support.
     replicas : SharedMemory, optional
-        Connects the ranks of this rank's stage, of which each group that has all stages has one. ``None``: there is one group.
+        Connects the replicas of this rank's stage, one in each data-parallel group. ``None``: there is one group.
     """
 
     def __init__(self, store: StageStore, calls: StageCalls, handover: Handover, replicas: SharedMemory | None = None) -> None:
@@ -49,13 +49,13 @@ class StageGradients(ShardedGradients):
         self._set: set[int] = set()
 
     def begins(self, one: BackwardPass) -> None:
-        """Hand nothing on where the cell asks for gradients in a way that stages do not go; raise where they have."""
+        """Turn handing on off if stages do not support the pass; raise if the graph has pieces already."""
         what = "`create_graph`" if one.creates_graph else "`backward(inputs=…)`" if one.inputs is not None else None
         if what is not None:
             self._handover.refuse(what, one.roots)
 
     def around(self, one: BackwardPass) -> BackwardPass:
-        """Return a pass in which ranks go through each other's pieces, and at whose end each has the gradients of its stage. Collective."""
+        """Return a pass in which ranks run each other's pieces, and which ends with the gradients of each stage on its rank. Collective."""
         calls = self._calls
         if not calls.num_with_graph:
             return one
@@ -75,7 +75,7 @@ class StageGradients(ShardedGradients):
         return replace(one, original=served)
 
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> AbstractContextManager[Callable[[], None]]:
-        """Reduce those of `wanted` that this rank or another comes to with parameters that it has fetched. Collective."""
+        """Reduce the gradients of those `wanted` leaves that some rank reached with fetched parameters. Collective."""
         if not self._calls.num_with_graph:
             return super().during(wanted, reached)
         shards = [shard for leaf in reversed(wanted) if (shard := self._stages.shard_of(leaf)) is not None]
@@ -83,12 +83,12 @@ class StageGradients(ShardedGradients):
         return _LaterReduction(self._stages, shards, frozenset(map(id, own))).during()
 
     def _note(self) -> None:
-        """Know which gradients the cell has set, before a pass: it adds to these very tensors."""
+        """Note, before a pass, which parameters have a gradient: the pass adds to the cell's tensors in place."""
         with quiet():
             self._set = {shard.number for shard in self._stages.shards() if shard.parameter.grad is not None}
 
     def _deliver(self) -> None:
-        """Add what the stages have of a pass to the gradients of their parameters. Collective."""
+        """Add the sums of a pass to the gradients of the stages' parameters. Collective."""
         found = self._calls.pieces.gradients()
         shards = self._stages.shards()
         own = {shard.number for shard, _ in found}
@@ -109,10 +109,10 @@ class StageGradients(ShardedGradients):
                 self._stages.memory.all_reduce(full)
                 assert shard.parameter.grad is not None
                 shard.parameter.grad.add_(full)
-        self._stages.gradients.trim(0)  # what is added up here needs none
+        self._stages.gradients.trim(0)  # these sums need no buffers
 
     def _rows_of(self, shard: ParameterShard, gradient: torch.Tensor | None) -> torch.Tensor:
-        """Return the rows of the sum of what the ranks of the stage have. Collective among these."""
+        """Return this rank's rows of the sum over the replicas of its stage. Collective among these."""
         replicas = self._replicas
         if replicas is None or not isinstance(shard, StageParameter) or shard.owner != self._calls.rank:
             return torch.empty_like(shard.rows) if gradient is None else gradient
@@ -126,7 +126,7 @@ class StageGradients(ShardedGradients):
 
 
 def _added_up(found: Sequence[tuple[ParameterShard, torch.Tensor]]) -> list[tuple[ParameterShard, torch.Tensor]]:
-    """Return one gradient for each parameter."""
+    """Return one gradient for each parameter, the sum of those found for it."""
     totals: dict[int, tuple[ParameterShard, torch.Tensor]] = {}
     for shard, gradient in found:
         if shard.number in totals:

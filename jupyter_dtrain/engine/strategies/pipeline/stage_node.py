@@ -1,4 +1,4 @@
-"""Modules that the rank of another stage has called for this one, as a node in this rank's graph."""
+"""The autograd node of modules that the rank of another stage has called for this rank."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from .pieces import Key
 
 
 class AskedRanks(Protocol):
-    """What a node asks for its gradients."""
+    """Computes the gradients of a node."""
 
     anchor: nn.Parameter
 
     def backward(self, remote: RemoteModules, gradients: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-        """Return the gradients of what modules were given, from those of what they have returned."""
+        """Return the gradients of the inputs of `remote`, given the gradients of its outputs."""
 
 
 @dataclass(eq=False)
 class RemoteModules:
-    """Modules that another rank has called for this one, in this rank's graph."""
+    """Modules that another rank has called for this one."""
 
     calls: AskedRanks
     stage: int
@@ -32,15 +32,16 @@ class RemoteModules:
     needs: list[bool]
     tensors: list[torch.Tensor]
     given: list[tuple[torch.Tensor, torch.Tensor]]
-    """What it has a copy of, with a copy of our own: inputs, which the cell may write to in ways that PyTorch does not count."""
+    """Inputs that were sent, each with a copy: the cell may write to an input in a way that PyTorch's version counter misses."""
     __hash__ = object.__hash__
 
     def check_given(self) -> None:
-        """Look whether what was given is still what the other rank has.
+        """Check that the inputs still have the values that were sent.
 
         Raises
         ------
         RuntimeError
+            The cell has written to one.
         """
         if not all(same_bytes(tensor, copy) for tensor, copy in self.given):
             raise RuntimeError(
@@ -50,11 +51,11 @@ class RemoteModules:
 
 
 class StageCall(torch.autograd.Function):
-    """A node: the results of :class:`RemoteModules` come out of it, and their gradients go back through it."""
+    """The node whose outputs are the results of a :class:`RemoteModules`."""
 
     @staticmethod
     def forward(ctx: Any, remote: RemoteModules, _anchor: torch.Tensor, *_given: torch.Tensor) -> Any:
-        """Return the results, which another rank has computed."""
+        """Return the outputs, which another rank has computed."""
         ctx.remote = remote
         ctx.set_materialize_grads(False)
         tensors, remote.tensors = remote.tensors, []
@@ -63,7 +64,7 @@ class StageCall(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
-        """Let that rank go back through its piece."""
+        """Have the other rank run the backward pass of its piece."""
         remote: RemoteModules = ctx.remote
         remote.check_given()
         wanted = [gradient for gradient, needs in zip(gradients, remote.needs, strict=True) if needs]
@@ -72,4 +73,4 @@ class StageCall(torch.autograd.Function):
         return None, remote.calls.anchor.new_zeros(()), *of_given
 
 
-NODE = StageCall._backward_cls  # of the node in a graph
+NODE = StageCall._backward_cls  # the type of the node in a graph

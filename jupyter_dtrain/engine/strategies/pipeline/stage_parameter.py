@@ -1,4 +1,4 @@
-"""A parameter of a stage: whole on the rank of the stage, with nothing of it elsewhere."""
+"""A parameter of a stage: all of its rows are on the rank of the stage, none on the other ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..zero3.sharded_rows import SharedRows, quiet
 
 
 class StageParameter(ParameterShard):
-    """A parameter whose rows are on the ranks of stage `owner`, of which each group with all stages has one, and nowhere else."""
+    """A parameter whose rows are on the ranks of stage `owner`: one rank in each data-parallel group."""
 
     strategy = "pipeline"
 
@@ -25,15 +25,15 @@ class StageParameter(ParameterShard):
         self.owner, self.is_here = owner, self.own.start < self.own.stop or not self.shape[0]
         self.has_all = self.shares[self.rank].num_samples == self.shape[0]
 
-    # A rank without rows shows the cell a row of zeros, as a rank without samples shows a sample.
+    # A rank without rows shows the cell one row of zeros, like a rank without samples, which has one stand-in sample.
 
     @property
     def gradient(self) -> torch.Tensor | None:
-        """The rows of the gradient. (r, ...)."""
+        """The gradient's rows on this rank. (r, ...)."""
         return super().gradient if self.is_here else self._gradient
 
     def read_gradient(self) -> torch.Tensor | None:
-        """Return what the cell sees as ``parameter.grad``."""
+        """Return the value of ``parameter.grad`` in the cell."""
         if not self.is_here and self._gradient is not None and self._gradient_view is None and self.shape[0]:
             with quiet():
                 zeros = torch.zeros((1, *self.shape[1:]), dtype=self.dtype, device="cpu")
@@ -41,23 +41,23 @@ class StageParameter(ParameterShard):
         return super().read_gradient()
 
     def add_gradient(self, rows: torch.Tensor) -> None:
-        """Add to the rows of the gradient."""
+        """Add to this rank's rows of the gradient."""
         seen = self._gradient_view
         super().add_gradient(rows)
         if seen is not None and not self.is_here:
-            # All ranks are to know that what they have read of it is old, or some would read it again and others not.
+            # Mark the value read before as stale on every rank: reading it again is collective, so all ranks must do it or none.
             with quiet(), torch.no_grad():
                 to_local(seen).zero_()
 
     def set_gradient(self, value: torch.Tensor | None) -> None:
-        """Let ``parameter.grad`` be `value`."""
+        """Set ``parameter.grad`` to `value`."""
         super().set_gradient(value)
         if not self.is_here and self._gradient is not None:
             with quiet():
                 self._gradient = torch.empty_like(self.rows)
 
     def has_rows_of(self, value: GlobalTensor) -> bool:
-        """Return whether `value` has its rows where the parameter has them: the same on all ranks."""
+        """Return whether `value` is sharded like the parameter. The answer is the same on all ranks."""
         with quiet():
             shape = self.rows.shape if self.is_here else torch.Size((1, *self.shape[1:]))
             alike = value.dtype == self.dtype and value.shape == shape and not value.requires_grad
@@ -65,9 +65,9 @@ class StageParameter(ParameterShard):
 
     @contextmanager
     def computed_with(self) -> Iterator[None]:
-        """Let the parameter be plain, with the rows as they lie, which nobody writes to, until the end of the ``with`` block.
+        """Make it an ordinary parameter over the stored rows, which nobody writes to, until the end of the ``with`` block.
 
-        Those of other groups are fetched.
+        Rows on replicas of the stage are fetched first.
         """
         parameter = self.parameter
         if not self.has_all:

@@ -1,4 +1,4 @@
-"""What stages are of: the parts of chains of modules, and whether these write to what they are given."""
+"""Splits chains of modules into parts, and detects modules that write to their inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ...module_tree import IdentityMap
 
 
 def versions(values: Any) -> list[int]:
-    """Return how often tensors in `values` have been written to."""
+    """Return the version counters of the tensors in `values`."""
     if isinstance(values, torch.Tensor):
         return [] if values.is_inference() else [values._version]
     if isinstance(values, dict):
@@ -21,13 +21,13 @@ def versions(values: Any) -> list[int]:
 
 
 def is_chain(module: nn.Module) -> bool:
-    """Return whether a module calls its parts one after the other."""
+    """Return whether a module calls its parts in sequence."""
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
 def modules_in_chain(module: nn.Module, atoms: IdentityMap[int]) -> Iterator[nn.Module]:
-    """Yield the parts of a chain, and those of the chains in it, up to atoms."""
-    for part in module._modules.values():  # one module may be there twice
+    """Yield the parts of a chain and of nested chains. Atoms are not split."""
+    for part in module._modules.values():  # not `children()`, which yields a repeated module once
         if part is not None and is_chain(part) and atoms.get(part) is None:
             yield from modules_in_chain(part, atoms)
         elif part is not None:

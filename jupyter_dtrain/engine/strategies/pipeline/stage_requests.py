@@ -1,6 +1,7 @@
-"""What the ranks of the stages ask of each other, in phases that all of them begin and end together.
+"""Requests between the ranks of stages, in phases that all ranks begin and end together.
 
-A rank that waits, for an answer or for the others, does meanwhile what is asked of it. What belongs to the next phase waits for that.
+A phase is a model's call or a backward pass. A rank that waits for a reply or for the others answers requests meanwhile. A request of the
+next phase is deferred until this rank has begun that phase.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from .pieces import Key
 
 
 class StageRequests:
-    """What this rank asks of others, and answers.
+    """Sends requests to the ranks of other stages, and answers theirs.
 
     Parameters
     ----------
     mailbox : Mailbox
-        Connects it with the ranks of the other stages, numbered by these.
+        Connects this rank with one rank of each other stage. Its ranks are the numbers of the stages.
     answer : callable
-        Given the kind of a request, the rank it is from, what it is about and its tensors: returns an answer and tensors.
+        Called with the kind of a request, the requesting rank, the request's content and tensors. Returns an answer and tensors.
     drop : callable
-        Given a rank and the key of a piece whose graph is no more there.
+        Called with a rank and the key of a piece whose graph that rank has freed.
     """
 
     def __init__(
@@ -36,23 +37,23 @@ class StageRequests:
         self._mailbox, self._answer, self._drop = mailbox, answer, drop
         self.rank, self._others = mailbox.rank, [rank for rank in range(mailbox.num_ranks) if rank != mailbox.rank]
         self._phase = 0
-        self._done: dict[tuple[int, ...], set[int]] = {}  # by the phase, or the phase and a call in it
+        self._done: dict[tuple[int, ...], set[int]] = {}  # key: the phase, or the phase and a call within it
         self._replies: dict[int, tuple[Any, list[torch.Tensor]]] = {}
         self._requests: deque[tuple[int, Any, list[torch.Tensor]]] = deque()
         self._asked = 0
 
     @property
     def num_bytes(self) -> int:
-        """How many bytes were sent."""
+        """The number of bytes sent."""
         return self._mailbox.num_bytes
 
     def begin(self) -> None:
-        """Begin what all ranks do together, and compute for each other in."""
+        """Start a phase, in which ranks compute for each other."""
         self._phase += 1
-        self._done.setdefault((self._phase,), set())  # others may have done with it already
+        self._done.setdefault((self._phase,), set())  # other ranks may have finished it already
 
     def meet(self, *call: int) -> None:
-        """Wait until all ranks have come to the end of the phase, or of a call's part of it, and compute for them meanwhile."""
+        """Wait until all ranks have finished the phase, or the part of it that belongs to a call, and compute for them meanwhile."""
         what = (self._phase, *call)
         for rank in self._others:
             self._mailbox.send(rank, ("done", what))
@@ -61,7 +62,7 @@ class StageRequests:
         del self._done[what]
 
     def let_others_ask(self, call: int, ranks: Callable[[], Sequence[int]]) -> None:
-        """Compute for others until `ranks` are none, but those that have done with the phase, or with the part of it that is of a call."""
+        """Compute for others until `ranks` returns only ranks that have finished the phase, or the part of it that belongs to `call`."""
 
         def is_over() -> bool:
             gone = self._done[self._phase,] | self._done.get((self._phase, call), set())
@@ -70,7 +71,7 @@ class StageRequests:
         self._mailbox.wait(self._work, is_over)
 
     def _work(self) -> None:
-        """Take in what has come, and do what is asked for now; what belongs to what comes next waits."""
+        """Receive messages, and answer the requests of this phase. Those of the next phase are deferred."""
         while True:
             for rank, message, tensors in self._mailbox.received():
                 kind, *rest = message
@@ -90,7 +91,7 @@ class StageRequests:
             self._reply(rank, message, tensors)
 
     def ask(self, stage: int, kind: str, what: Any, tensors: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor]]:
-        """Let the rank of a stage do something, and return its answer; compute for others meanwhile."""
+        """Send a request to the rank of a stage and return its answer. Computes for others while it waits."""
         self._asked += 1
         number = self._asked
         self._mailbox.send(stage, (kind, number, self._phase, what), tensors)
@@ -112,9 +113,9 @@ class StageRequests:
         self._mailbox.send(rank, ("reply", number, answer), found)
 
     def tell_drop(self, stage: int, key: Key) -> None:
-        """Let the rank of a stage drop a piece."""
+        """Tell the rank of a stage to drop a piece."""
         self._mailbox.send(stage, ("drop", key))
 
     def finish(self) -> None:
-        """Forget who has done with what was part of the phase."""
+        """Discard the finished phases."""
         self._done = {what: ranks for what, ranks in self._done.items() if what[0] > self._phase}

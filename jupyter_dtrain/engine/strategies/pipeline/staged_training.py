@@ -1,4 +1,4 @@
-"""``--strategy pipeline`` on one rank: its stages, connected with what the rank trains."""
+"""``--strategy pipeline`` on one rank: connects stages, calls and gradients with the rank's data-parallel training."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from .stages import AXIS, StageStore
 
 
 class PipelineTraining(ShardedTraining):
-    """The stages of what a rank trains.
+    """Training with the stages of one rank.
 
     Parameters
     ----------
     training : DataParallelTraining
-        Its models are known. Collective.
+        Knows the models of the cell.
     memory : SharedMemory
         Connects the ranks.
     mesh : Mesh, optional
-        As of :class:`.StageStore`.
+        See :class:`.StageStore`.
     say : callable
-        Tells the user something.
+        Shows a notice to the user.
     homes, arrived
-        As of :class:`.ShardedTraining`.
+        See :class:`.ShardedTraining`.
     steps_done : callable
-        Returns how many steps the cell has done.
+        Returns the number of steps so far.
     off : str, optional
-        Why nothing is handed on from the start.
+        What in the cell excludes handing on from the start.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class PipelineTraining(ShardedTraining):
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Take part in what the cell does, until the end of the ``with`` block, within that of the training."""
+        """Patch PyTorch for this strategy until the end of the ``with`` block, within the block of the training."""
         with super().installed(), patched(torch.autograd, "grad", self._grad(torch.autograd.grad)):
             yield
 

@@ -1,7 +1,8 @@
-"""The parameters of models, each whole on the rank of its stage: what shards rows, with all rows of a parameter on one rank.
+"""The parameters of models, each on the rank of its stage.
 
-So what the cell does with parameters, gradients and optimizers is followed by what follows it for `zero3`: who reads one gets all of it,
-and steps are of what the rank has. A model whose activations cannot be handed on has its parameters fetched, block by block.
+A stage's parameter is a sharded parameter of `zero3` with all rows on one rank. Reading parameters and gradients, and optimizer steps,
+therefore work as with `zero3`: a read returns the full tensor, and a rank updates the rows it has. If activations of a model cannot be
+handed on, each rank fetches its parameters block by block.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ AXIS = "pp"
 
 
 class StageStore(ParameterStore):
-    """The parameters of one rank's stages, and which modules compute where.
+    """The parameters of one rank's stages, and the stage of each module.
 
     Parameters
     ----------
     memory, say, homes
-        As of :class:`.ParameterStore`.
+        See :class:`.ParameterStore`.
     mesh : Mesh, optional
-        Has stages along its axis `AXIS`; by default as many as there are ranks.
+        Its axis `AXIS` has the stages. By default each rank is one stage.
     """
 
     strategy = "pipeline"
@@ -53,17 +54,17 @@ class StageStore(ParameterStore):
     ) -> None:
         super().__init__(memory, say=say, least=0, homes=homes)
         self.mesh = Mesh(memory.rank, {AXIS: memory.num_ranks}) if mesh is None else mesh
-        self.sums_by = self.mesh.degree(AXIS)  # as where activations are handed on, so that it is no matter to the bits whether they are
+        self.sums_by = self.mesh.degree(AXIS)  # sum as when activations are handed on, so that results are bitwise equal either way
         self.calls: StageCalls | None = None
         self.handover: Handover | None = None
-        self._owners: dict[int, int] = {}  # of parameters that are about to be placed, by their ``id``
-        self._stages: IdentityMap[int] = IdentityMap()  # by module that is computed in one piece; -1: it has no parameters
+        self._owners: dict[int, int] = {}  # stages of the parameters to be placed, by their ``id``
+        self._stages: IdentityMap[int] = IdentityMap()  # of each module that one stage computes; -1: it has no parameters
         self._numbers: IdentityMap[int] = IdentityMap()  # of modules, the same on all ranks
         self._modules: list[nn.Module] = []
-        self._in_place: IdentityMap[bool] = IdentityMap()  # modules that write to what they are given
+        self._in_place: IdentityMap[bool] = IdentityMap()  # modules that write to their inputs
 
     def adopt(self, module: nn.Module) -> None:
-        """Place the parameters of `module` on the ranks of its stages. Collective, where there are any that are not known."""
+        """Place the parameters of `module` on the ranks of its stages. Collective, if some are new."""
         if self._known.get(module):
             return
         self._known.set(module, True)
@@ -100,7 +101,7 @@ class StageStore(ParameterStore):
         return StageParameter(parameter, storage, owner=self._owners[id(parameter)], in_use=self.in_use, **options)
 
     def _stage(self, atom: nn.Module) -> int | None:
-        """Return the stage that has all parameters of `atom`; ``None``: no single one has."""
+        """Return the stage that has all parameters of `atom`, or ``None`` if no single stage has."""
         shards = [self._shards.get(parameter) for parameter in atom.parameters()]
         owners = {shard.owner if isinstance(shard, StageParameter) else None for shard in shards}
         return next(iter(owners)) if len(owners) == 1 else None
@@ -108,7 +109,7 @@ class StageStore(ParameterStore):
     # -- where modules are computed ----------------------------------------------------------------------------------
 
     def number_of(self, module: nn.Module) -> int | None:
-        """Return the number by which all ranks know a module."""
+        """Return the number of a module, which is the same on all ranks."""
         return self._numbers.get(module)
 
     def module(self, number: int) -> nn.Module:
@@ -116,12 +117,12 @@ class StageStore(ParameterStore):
         return self._modules[number]
 
     def num_stages(self, module: nn.Module) -> int:
-        """Return on how many ranks modules in `module` are computed."""
+        """Return the number of stages of `module`."""
         stages = {self._stages.get(part) for part in modules_in(module)}
         return len(stages - {None, -1})
 
     def stage_parameters(self, modules: Sequence[nn.Module], stage: int) -> list[StageParameter] | None:
-        """Return the parameters of `modules`; ``None`` where the rank of `stage` cannot compute with them for others."""
+        """Return the parameters of `modules`, or ``None`` if the rank of `stage` cannot compute with them for others."""
         found: dict[int, StageParameter] = {}
         for module in modules:
             for parameter in module.parameters():
@@ -134,22 +135,22 @@ class StageStore(ParameterStore):
         return list(found.values())
 
     def free_buffers(self) -> None:
-        """Let the system have what is free of buffers for whole parameters, and for rows of their gradients."""
+        """Return unused buffers for full parameters and for gradient rows to the system."""
         self.sweep()
         self._pool.trim(0)
         self.gradients.trim(0)
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
-        """Return what makes a model's call: the rank with others, or by itself."""
+        """Return the function that calls a model: stage by stage, or on this rank alone."""
         return sharded.own_call if self.handover is None else self.handover.computed_by(sharded)
 
     def on_full_batch(self, module: nn.Module) -> None:
-        """Say that a model is not handed on."""
+        """Say that a model is not handed on, because its `forward` needs the full batch."""
         if self.handover is not None:
             self.handover.on_full_batch(module)
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run `original`, the call of a module in a model, here or on the rank of its stage."""
+        """Run `original`, the call of a module within a model, on this rank or on the rank of its stage."""
         calls = self.calls
         if calls is None or calls.call is None:
             if self._stages.get(module) is None:
@@ -177,7 +178,7 @@ class StageStore(ParameterStore):
         return super().call(original, module, args, kwargs)
 
     def _chain(self, calls: StageCalls, module: nn.Module, value: Any) -> Any:
-        """Call the modules of a sequence, those of one stage together."""
+        """Call the modules of a sequence, consecutive ones of the same stage in one request."""
         for stage, parts in self._runs(module):
             result = LOCAL if stage is None else calls.remote(parts, stage, (value,), {})
             if result is not LOCAL:
@@ -188,7 +189,7 @@ class StageStore(ParameterStore):
         return value
 
     def _runs(self, module: nn.Module) -> list[tuple[int | None, list[nn.Module]]]:
-        """Return the modules of a sequence that are computed by one rank, run by run."""
+        """Group consecutive modules of a sequence by their stage."""
         runs: list[tuple[int | None, list[nn.Module]]] = []
         for part in modules_in_chain(module, self._stages):
             stage = self._stages.get(part)

@@ -1,4 +1,4 @@
-"""Stages of models on one rank: data parallelism in which the blocks of a model are computed by the rank that has their parameters."""
+"""``--strategy pipeline``: data parallelism in which each block of a model is computed by the rank that has its parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASKED_FOR = re.compile(r"create_graph|autograd\.grad|torch\.func|backward\([^)]
 
 
 class Pipeline(Zero3):
-    """Each rank has one stage of every model, and computes it for all. What returns its parameters is what returns those of `zero3`."""
+    """Each rank has one stage of every model and computes it for all ranks. Parameters are returned as with `zero3`."""
 
     _sharded: PipelineTraining | None = None
 
@@ -45,11 +45,11 @@ class Pipeline(Zero3):
                 yield
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what data parallelism knows, and whether activations are handed on."""
+        """Return the state of data parallelism, and why activations are not handed on."""
         return {**super().state_dict(), "not_handed_on": None if self._sharded is None else self._sharded.handover.off}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a :meth:`state_dict`, which may be one of another strategy."""
+        """Resume from a :meth:`state_dict`, which may be of another strategy."""
         super().load_state_dict(state)
         if self._sharded is not None and self._sharded.handover.off is None:
             self._sharded.handover.off = state.get("not_handed_on")
