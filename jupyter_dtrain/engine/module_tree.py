@@ -16,48 +16,9 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_module_registration_hook, register_module_parameter_registration_hook
 
-# A weak map by identity.
-#
-# ``torch.utils.weak.WeakIdKeyDictionary`` does the same, but lookups take ten times as long, and there are many in each step. Keys are
-# compared by identity, because a user's module may define a hash that fails before ``__init__`` or changes with its state.
+from .identity_map import IdentityMap
 
 T = TypeVar("T")
-
-
-class IdentityMap(Generic[T]):
-    """Values by identity of their objects, each kept as long as its object."""
-
-    def __init__(self) -> None:
-        self._entries: dict[int, tuple[weakref.ref[Any], T]] = {}
-
-    def get(self, key: object) -> T | None:
-        """Return the value of `key`; ``None`` if it has none."""
-        entry = self._entries.get(id(key))
-        return entry[1] if entry is not None and entry[0]() is key else None
-
-    def set(self, key: object, value: T) -> T:
-        """Set the value of `key`, and return the value."""
-        self._entries[id(key)] = weakref.ref(key, partial(self._forget, id(key))), value
-        return value
-
-    def remove(self, key: object) -> None:
-        """Remove the value of `key`."""
-        self._entries.pop(id(key), None)
-
-    def items(self) -> Iterator[tuple[Any, T]]:
-        """Yield the objects that are alive, with their values."""
-        for reference, value in list(self._entries.values()):
-            if (key := reference()) is not None:
-                yield key, value
-
-    def values(self) -> Iterator[T]:
-        """Yield the values of the objects that are alive."""
-        return (value for _, value in self.items())
-
-    def _forget(self, number: int, dead: object) -> None:
-        if number in self._entries and self._entries[number][0] is dead:
-            del self._entries[number]
-
 
 _named_modules, _modules = nn.Module.named_modules, nn.Module.modules
 _named_parameters, _parameters = nn.Module.named_parameters, nn.Module.parameters

@@ -59,6 +59,7 @@ ENGINE_ORDER = [
     "busiest_line",
     "timing",
     "memory",
+    "identity_map",
     "module_tree",
     "staging",
     "dedup",

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ..module_tree import Found, IdentityMap, parameters_in
+from ..identity_map import IdentityMap
+from ..module_tree import Found, parameters_in
 
 
 class ModelLeaves:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from ..module_tree import IdentityMap
+from ..identity_map import IdentityMap
 from ..tensor.batch_shard import BatchShard
 from .collate import Agree, Collation, is_default
 from .fetch_effects import has_effects, tells_others

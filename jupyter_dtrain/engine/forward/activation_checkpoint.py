@@ -19,7 +19,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from ...planning.model_cut import blocks_in
-from ..module_tree import Found, IdentityMap, has_hooks
+from ..identity_map import IdentityMap
+from ..module_tree import Found, has_hooks
 from ..rng.generators import generators_in
 from ..rng.streams import OtherStreams
 from .module_state import ModuleState

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
-from ..module_tree import IdentityMap
+from ..identity_map import IdentityMap
 from .watch import Watch, name_of_class
 from .ways import Ways
 

@@ -23,7 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from ...system.patches import patched
-from ..module_tree import IdentityMap
+from ..identity_map import IdentityMap
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from .global_sampling import GlobalSampling, RngChanged, Watching

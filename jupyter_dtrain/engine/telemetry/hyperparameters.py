@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader
 
 from ...protocol import Hyperparameters, Message, Value
 from ...system.patches import patched
-from ..module_tree import IdentityMap, outermost, parameters_in
+from ..identity_map import IdentityMap
+from ..module_tree import outermost, parameters_in
 from .described_objects import loader_facts, model_facts, optimizer_facts, plain, scheduler_facts
 
 MAX_ALIKE = 8

@@ -19,7 +19,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from ...system.patches import patched
-from ..module_tree import Found, IdentityMap, layers_taking_statistics, modules_in
+from ..identity_map import IdentityMap
+from ..module_tree import Found, layers_taking_statistics, modules_in
 from .batch_norm_functions import batch_sums, normalized, of_channels
 from .batch_shard import BatchShard
 from .functional_collectives import nothing_of

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from ...options import Verify
 from ..data.batch_comparison import has_other_values
 from ..data.collate import is_default
-from ..module_tree import IdentityMap
+from ..identity_map import IdentityMap
 from ..tensor.batch_shard import BatchShard
 from .frozen import Freezer, Frozen, apart
 from .noted_state import Changes, StateBefore

@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from ...options import Verify
 from ..forward.known_models import ModuleInfo
-from ..module_tree import IdentityMap, layers_taking_statistics
+from ..identity_map import IdentityMap
+from ..module_tree import layers_taking_statistics
 from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange

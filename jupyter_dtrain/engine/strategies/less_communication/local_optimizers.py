@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ....system.patches import patched
 from ...backward.gradient_exchange import average
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, original_step, parameters_of, step_by
 from .local_parameter import plain

@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 
 from ...backward.gradient_exchange import average
 from ...comm.collectives import all_reduce
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
 from ..zero3.aliased_memory import has_others

@@ -15,7 +15,8 @@ from torch import nn
 
 from ...code_inspection import model_uses
 from ...forward.sharded_call import ShardedCall
-from ...module_tree import IdentityMap, modules_in
+from ...identity_map import IdentityMap
+from ...module_tree import modules_in
 from ...tensor.graph_placement import graph_nodes
 from ...tensor.placement_types import GlobalTensor, to_local
 from .calls import StageCalls

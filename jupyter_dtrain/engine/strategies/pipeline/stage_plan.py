@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 
 
 def versions(values: Any) -> list[int]:

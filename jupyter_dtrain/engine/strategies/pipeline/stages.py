@@ -17,7 +17,8 @@ from ....planning.model_cut import atoms_of, owners_of
 from ...comm.mesh import Mesh
 from ...comm.shared_memory import SharedMemory
 from ...forward.sharded_call import ShardedCall
-from ...module_tree import IdentityMap, modules_in
+from ...identity_map import IdentityMap
+from ...module_tree import modules_in
 from ...tensor.batch_shard import BatchShard, share_of
 from ..zero3.eligibility import why_replicated
 from ..zero3.parameter_shard import ParameterShard

@@ -8,7 +8,7 @@ from torch import nn
 
 from ....errors import UsageError
 from ....shard_patterns import How, ShardPattern
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 
 
 class NamedShards:

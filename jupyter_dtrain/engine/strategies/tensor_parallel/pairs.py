@@ -17,7 +17,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.overrides import _get_current_function_mode_stack
 
 from ....errors import UsageError
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 from ...tensor.memory_layout import blank_like
 from .column_parallel import Columns
 from .dropped_heads import DroppedByHeads

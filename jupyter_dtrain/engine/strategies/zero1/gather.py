@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from ...comm.collectives import exchange
 from ...dedup import Held
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 from ...tensor.redistribute import Exchange
 from ...timing import COMMUNICATION, Counted
 from .partition import Owners, parameters_of

@@ -18,7 +18,7 @@ import torch
 from torch.optim import Optimizer
 
 from ....system.patches import put
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 
 
 class Owners:

@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ....system.patches import patched
 from ...dedup import Apart
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from .gather import Old, all_kept, fill, in_place_of, put_in_order, standing_in, state_of
 from .own_step import send, step_own

@@ -13,7 +13,7 @@ import torch
 from torch.optim import Optimizer
 
 from ....system.patches import patched
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 from .gather import Old, state_of
 from .partition import Quiet
 

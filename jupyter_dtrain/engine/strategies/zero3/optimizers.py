@@ -18,7 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ....system.patches import patched
 from ....system.resources import give_back as give_back_heap
-from ...module_tree import IdentityMap
+from ...identity_map import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, original_step, parameters_of, step_by
 from .parameter_shard import ParameterShard

@@ -15,7 +15,8 @@ from torch.nn.parameter import is_lazy
 from ....planning.model_cut import blocks_in
 from ...comm.collectives import all_gather_object
 from ...comm.shared_memory import SharedMemory
-from ...module_tree import IdentityMap, modules_in
+from ...identity_map import IdentityMap
+from ...module_tree import modules_in
 from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.rank0_guard import all_ranks_come
 from .aliased_memory import OwnMemory
