@@ -25,7 +25,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType
 from typing import Any
 
@@ -106,7 +106,7 @@ class SamplesOfCall:
         if not alone:
             return False
         known = result if shows_itself(self.module, drawing, self.sites) else None
-        share = Part(own, self.view.arguments.shard_argument(self.placement), known)
+        share = Part(own, partial(self.view.arguments.shard_argument, placement=self.placement), known)
         of_all = [Part(slice(0, total), self.view.full_tensor), share]
         if self.view.arguments.smallest(self.placement) < FEWEST:  # a share of one sample has none to leave out: compare with the batch
             return any(self._of_ranks(of_all)) or (others_code and self._flow_together())
@@ -121,7 +121,7 @@ class SamplesOfCall:
     def _flow_together(self) -> bool:
         """Return whether a value is computed from several samples in any rank's calls, without effect in this batch. A collective."""
         if any(Exchange.objects(len({flow.number for flow in self.flows}) < 2)):
-            self._of_ranks([Part(self.placement.share.loaded, self.view.arguments.shard_argument(self.placement))])
+            self._of_ranks([Part(self.placement.share.loaded, partial(self.view.arguments.shard_argument, placement=self.placement))])
         pairs = ((one, other) for one in self.flows[:1] for other in self.flows if other.number != one.number)
         found = next((one.mixes(other, differs) for one, other in pairs), None)
         return any(Exchange.objects(found is not None))

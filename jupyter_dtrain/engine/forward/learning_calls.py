@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,7 +100,7 @@ class LearningCalls:
         """
         ends: list[str] = []
         for convert in (
-            self.view.arguments.shard_argument(self.placement),
+            partial(self.view.arguments.shard_argument, placement=self.placement),
             self.view.arguments.add_sample(self.placement),
             self.view.full_tensor,
         ):

@@ -177,7 +177,7 @@ class ModelCalls:
             return self._on_whole(original, module, *given)
         own_call = partial(self._enclosed, original, module, stream=self._stream)
         try:
-            return self.parts.call(view, own_call, module, given, own, placement, self.parameters)
+            return self.parts.call(view, own_call, module, called, given, own, placement, self.parameters)
         except NeedsFullBatch:
             failed = False
         except FailedOnShard:

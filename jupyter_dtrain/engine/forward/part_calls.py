@@ -21,7 +21,7 @@ from ..tensor.view import GlobalView
 from .cross_sample import SEQUENCE_LAYERS
 from .first_call import FirstCall
 from .input_sharding import MarkedNow
-from .known_models import KnownModels
+from .known_models import KnownModels, ModuleInfo
 from .seams import ShardedParameters
 from .sharded_call import ShardedCall
 from .ways import Settings
@@ -71,6 +71,7 @@ class PartCalls:
         view: GlobalView,
         own_call: Callable[[Any], Any],
         module: nn.Module,
+        called: ModuleInfo,
         given: Any,
         own: Any,
         placement: Shard,
@@ -83,7 +84,6 @@ class PartCalls:
         NeedsFullBatch
             The model is open from now on, or must be called with arguments that require gradients.
         """
-        called = self._known.of(module)
         settings = self._settings.now()
         draws_known = self._draws is None or self._draws.knows(module)
         is_known = called.results and draws_known and called.ways.is_known(module, given, settings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -140,7 +141,7 @@ class ShardedCall:
             )
             if self.is_first and self._mixes_samples(result, drawing):
                 raise NeedsFullBatch
-            self.view.arguments.written(handed.inputs.written())
+            self._refresh_written()
             return handed.keep(placed)
         except (NeedsFullBatch, FailedOnShard):
             if not self.is_first and self.called.watch is not None and self.called.watch.changed(anything=True):
@@ -150,7 +151,7 @@ class ShardedCall:
                 self._before.restore()
             except CannotRestore:
                 raise KeepsState(self.module) from None
-            self.view.arguments.written(handed.inputs.written())
+            self._refresh_written()
             raise
         except Exception as error:
             note(error)
@@ -160,6 +161,10 @@ class ShardedCall:
             self.view.functions.leave()
             if self.normalization is not None:
                 self.normalization.share = None
+
+    def _refresh_written(self) -> None:
+        if written := self._handed.inputs.written():
+            self.view.arguments.written(written)
 
     def made(self, module: nn.Module) -> None:
         """Record that the call constructs `module`, a temporary layer or a compiler's graph, whose attributes need not be restored."""
@@ -203,7 +208,7 @@ class ShardedCall:
             self._handed.restore()
         except CannotRestore:
             raise KeepsState(self.module) from None
-        self._handed.shard(self.view.arguments.shard_argument(self.placement))
+        self._handed.shard(partial(self.view.arguments.shard_argument, placement=self.placement))
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
             result = call(self.own)
         self._handed.inputs.count()

@@ -108,16 +108,12 @@ class ModelArguments:
         """Return the size of the smallest shard of all ranks."""
         return min(placement.share.sizes)
 
-    def shard_argument(self, placement: Shard) -> Callable[[Any], Any]:
-        """Return a function that converts one argument as :meth:`enter` does."""
-
-        def convert(value: Any) -> Any:
-            try:
-                return self._own(value, placement)
-            except _Unrelated:  # an attribute of an object among the arguments
-                return value
-
-        return convert
+    def shard_argument(self, value: Any, *, placement: Shard) -> Any:
+        """Return one argument, or what an object among the arguments holds, as :meth:`enter` does."""
+        try:
+            return self._own(value, placement)
+        except _Unrelated:  # an attribute of an object among the arguments
+            return value
 
     def add_sample(self, placement: Shard) -> Callable[[Any], Any]:
         """Return a function that converts one argument as :meth:`enter` does and appends one sample.
