@@ -149,8 +149,7 @@ class RunRecorder:
         """Set the phase of a running run, for example ``"stopping"``; :meth:`finish` ends it."""
         with self._lock:
             if not self._status.has_ended:
-                self._status.set_phase(phase)
-                self._run.changed = True
+                self._run.set_phase(phase)
 
     def note_checkpoint(self, step: int) -> None:
         """Note that a checkpoint of the state after `step` is on disk."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ..protocol import Scalars
+from ..protocol import RunPhase, Scalars
 from .aggregation import StepCurves
 from .curves import MEASURED, OF_DEVICES, Curve, RunCurves
 from .logged_scalars import LoggedScalars, Point
@@ -51,6 +51,14 @@ class ReportedRun:
         self._ranks_started.add(rank)
         self.times.start(rank)
         return len(self._ranks_started) == self.status.world_size
+
+    def set_phase(self, phase: RunPhase) -> None:
+        """Set the phase. The time of a pause does not count as slow training."""
+        if "paused" in (phase, self.status.phase):  # reports from before the pause may arrive within it
+            self.status.pace.stand_still()
+            self.steps.throughput.stand_still()
+        self.status.phase = phase
+        self.changed = True
 
     def restore(self, curves: Mapping[str, Curve]) -> None:
         """Start from the recorded curves; steps in them that are reported again count once."""

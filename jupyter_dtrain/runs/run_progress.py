@@ -71,20 +71,26 @@ WINDOW = 5.0
 class Throughput:
     """Samples per second, from the times at which steps were finished.
 
-    A rate needs two steps: the samples of the second one were processed in the time between them.
+    A rate needs two steps: the samples of the second one were processed in the time between them. A pause separates two stretches of
+    steps, and the time between these counts for neither.
     """
 
     def __init__(self, *, window: float = WINDOW) -> None:
         self._window = window
         self._recent: deque[tuple[float, int]] = deque()
         self._in_window = 0  # samples of all of `_recent` except the first
-        self._first: float | None = None
-        self._total = 0  # samples after the first step
+        self._first = 0.0  # time of the first step of this stretch
+        self._starts = True  # the next step starts a stretch
+        self._total = 0  # samples after the first step of each stretch
+        self._earlier = 0.0  # seconds of the stretches before this one
 
     def add(self, seconds: float, samples: int) -> float | None:
         """Count a step that was finished at `seconds` since the epoch; return :meth:`recent`."""
-        if self._first is None:
-            self._first = seconds
+        if self._starts:
+            if self._recent:
+                self._earlier += self._recent[-1][0] - self._first
+            self._recent.clear()
+            self._first, self._in_window, self._starts = seconds, 0, False
         else:
             self._total += samples
             self._in_window += samples
@@ -95,6 +101,10 @@ class Throughput:
             self._in_window -= self._recent[0][1]
         return self.recent()
 
+    def stand_still(self) -> None:
+        """Exclude the time until the next step from the rates."""
+        self._starts = True
+
     def recent(self) -> float | None:
         """Return the rate over the window that ends with the last step, ``None`` without two steps."""
         if len(self._recent) < 2:
@@ -104,9 +114,7 @@ class Throughput:
 
     def overall(self) -> float | None:
         """Return the rate over all steps, ``None`` without two steps."""
-        if self._first is None or len(self._recent) < 2:
-            return None
-        duration = self._recent[-1][0] - self._first
+        duration = self._earlier + (self._recent[-1][0] - self._first if self._recent else 0.0)
         return self._total / duration if duration > 0 else None
 
 

@@ -59,12 +59,6 @@ class RunStatus:
         if self.phase == "starting":
             self.phase = "running"
 
-    def set_phase(self, phase: RunPhase) -> None:
-        """Set the phase."""
-        self.phase = phase
-        if phase == "paused":  # the pause does not count as slow training
-            self.pace.stand_still()
-
     def finish(self, phase: RunPhase, error: str | None) -> None:
         """End the run as `phase`."""
         self._ended, self.phase, self._error = self._clock(), phase, error

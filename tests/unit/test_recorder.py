@@ -4,6 +4,7 @@ import json
 import math
 import random
 import threading
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -266,6 +267,26 @@ def test_samples_per_second_count_all_ranks_over_the_last_seconds_and_at_the_end
     rate = curve(run.drain(), "samples_per_second")
     assert len(rate) == 29  # one a second: steps 2 to 20, then every tenth
     assert rate[20] == 16.0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["all reported before", "one rank reports within the pause"])
+def test_a_pause_does_not_count_as_slow_steps(late):
+    run = recorder()
+    run.apply(steps(0, range(1, 11), [1.0] * 10))
+    if not late:
+        run.apply(steps(1, range(1, 11), [1.0] * 10))
+    run.set_phase("paused")
+    if late:
+        run.apply(steps(1, range(1, 11), [1.0] * 10))
+    assert run.run_update().samples_per_second == 16.0, "the last known rate"
+    run.set_phase("running")
+    for rank in (0, 1):
+        report = steps(rank, range(11, 21), [1.0] * 10)
+        run.apply(replace(report, time=[second + 600 for second in report.time]))
+    assert run.run_update().samples_per_second == 16.0
+    run.finish("finished")
+    assert run.run_update().samples_per_second == 16.0
+    assert set(curve(run.drain(), "samples_per_second").values()) == {16.0}
 
 
 def test_a_loss_that_is_not_finite_is_a_gap_for_views_and_itself_in_the_store():
