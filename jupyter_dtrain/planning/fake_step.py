@@ -1,6 +1,6 @@
 """Run a training step on fake tensors, which have PyTorch's shapes, dtypes and lifetimes without data.
 
-It runs in a forked process that is thrown away (:mod:`.forked`). So it may change modules and optimizers in place, read data sets and draw
+It runs in a process that is thrown away (:mod:`.forked`, :mod:`.new_process`). So it may change modules and optimizers in place and draw
 random numbers without an effect on the notebook.
 """
 
@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..errors import UsageError
-from .cell_batch import batch_size_of, first_batch, loss_of
+from .cell_batch import batch_size_of, loss_of
 from .equal_blocks import EqualBlocks
 from .fake_update import Updated, num_bytes, update
 from .layer_calls import NO_RULES, Calls, Rules, is_divided_by_heads, is_wide
@@ -35,7 +35,7 @@ Call = Callable[[nn.Module, Any], Any]
 def train_on_fakes(
     model: nn.Module,
     optimizers: Sequence[Optimizer],
-    loader: Any,
+    batch: Any,
     engines: Sequence[int],
     *,
     device: str,
@@ -51,7 +51,8 @@ def train_on_fakes(
     ----------
     optimizers : sequence of Optimizer
         Optimizers of the model.
-    loader : DataLoader
+    batch : object
+        Batch of the loader.
     engines : sequence of int
         Possible numbers of engines.
     device : str
@@ -70,7 +71,6 @@ def train_on_fakes(
     dict of int to StepMemory
         Memory by the samples of a share.
     """
-    batch = first_batch(loader)
     size = batch_size_of(batch)
     if not size:
         raise UsageError("there is no tensor in the first batch of the loader")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, SpawnContext
 from typing import Any
 
 from ..errors import UsageError
@@ -25,7 +26,17 @@ def call_in_fork(function: Callable[[], Any], *, limit: timedelta) -> Any:
     """
     if sys.platform != "linux":
         raise UsageError("what a step takes can be predicted on Linux only")
-    context = multiprocessing.get_context("fork")
+    return call_in(multiprocessing.get_context("fork"), function, limit=limit)
+
+
+def call_in(context: ForkContext | SpawnContext, function: Callable[[], Any], *, limit: timedelta) -> Any:
+    """Return what `function` returns in a process of `context`, which is killed then.
+
+    Raises
+    ------
+    UsageError
+        As in :func:`call_in_fork`.
+    """
     here, there = context.Pipe(duplex=False)
     process = context.Process(target=_answer, args=(function, there), daemon=True)
     process.start()
@@ -54,7 +65,7 @@ def _answer(function: Callable[[], Any], connection: Connection) -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)  # hides what libraries write
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    torch.set_num_threads(1)  # the thread pool of the parent does not exist in a fork
+    torch.set_num_threads(1)  # in a fork there is no thread pool
     gc.freeze()  # the garbage collector ignores the notebook's objects
     answer: tuple[str | None, Any]
     try:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
@@ -16,11 +18,13 @@ from torch.utils.data import DataLoader
 from ..errors import UsageError
 from ..strategies import Feature, StrategyInfo, available
 from ..system.resources import size_text
+from .cell_batch import first_batch
 from .engine_plan import MARGIN, Plan, divides_columns, groups_of_engines
 from .fake_step import Call, train_on_fakes
 from .forked import call_in_fork
 from .layer_calls import NO_RULES, Rules
 from .live_bytes import StepMemory
+from .new_process import call_in_new_process
 from .step_time import Speeds, measured_speeds
 
 LIMIT = timedelta(seconds=60)
@@ -102,18 +106,31 @@ def measure(
         # A group of engines that shards layers computes the full batch of the group.
         numbers = sorted({1, *engines, *(groups for number in engines for groups in groups_of_engines(number))})
         keeps_output = _keeps_output(tree, name)
-        (size, steps), speeds = call_in_fork(
-            lambda: (
-                train_on_fakes(model, optimizers, loader, numbers, device=device, call=call, keeps_output=keeps_output, rules=rules),
-                measured_speeds(),
-            ),
-            limit=limit,
-        )
+        train_on = partial(_train_and_measure, model, optimizers, numbers, device=device, call=call, keeps_output=keeps_output, rules=rules)
+        if torch.cuda.is_available():  # which a fork of this process cannot use, nor autograd
+            (size, steps), speeds = call_in_new_process(lambda: _without_data(train_on, model, optimizers, loader), limit=limit)
+        else:
+            (size, steps), speeds = call_in_fork(lambda: train_on(first_batch(loader)), limit=limit)
     except UsageError as error:
         raise UsageError(
             f"What {name} takes cannot be predicted before the cell runs: {error}. While it runs, the sidebar shows it."
         ) from None
     return Trained(name, optimizers, size, steps, speeds)
+
+
+def _train_and_measure(
+    model: nn.Module, optimizers: Sequence[Optimizer], engines: Sequence[int], batch: Any, *, device: str, **options: Any
+) -> tuple[tuple[int, dict[int, StepMemory]], Speeds]:
+    return train_on_fakes(model, optimizers, batch, engines, device=device, **options), measured_speeds(device)
+
+
+def _without_data(
+    train_on: Callable[[Any], Any], model: nn.Module, optimizers: Sequence[Optimizer], loader: Any
+) -> tuple[Callable[[], Any], list[torch.Tensor]]:
+    """Return what to call in another process, and the tensors that it needs no data of. Changes the optimizers."""
+    for optimizer in optimizers:
+        optimizer.state.clear()
+    return partial(train_on, first_batch(loader)), [*model.parameters(), *model.buffers()]
 
 
 def strategies_on(device: str) -> list[StrategyInfo]:

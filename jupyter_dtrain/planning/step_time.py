@@ -1,8 +1,8 @@
 """Estimate the time of a step under a strategy from its computation, its communication and the speeds of this machine.
 
-The estimate is for comparing plans with each other. Speeds are those of a matrix product, of memory and of small operations, measured for
-some hundredths of a second in the process that runs the step on fakes. Convolutions and LSTMs are much slower and are timed instead
-(:mod:`.work_space`). Caches and other processes change the time of all plans alike.
+The estimate is for comparing plans with each other. Speeds are those of a matrix product, of memory and of small operations. They are
+measured for some hundredths of a second on the engines' device, in the process that runs the step on fakes. Convolutions and LSTMs are
+much slower on a CPU and are timed instead (:mod:`.work_space`). Caches and other processes change the time of all plans alike.
 """
 
 from __future__ import annotations
@@ -30,32 +30,56 @@ PER_CALL = 1.5e-3
 
 @dataclass(frozen=True)
 class Speeds:
-    """Speeds of one thread: FLOPs per second, bytes read or written per second, and seconds of a small operation."""
+    """Speeds of one engine's thread or GPU.
+
+    Attributes
+    ----------
+    flops : float
+        FLOPs per second.
+    num_bytes : float
+        Bytes read or written per second.
+    per_operation : float
+        Seconds of a small operation.
+    exchanged : float, optional
+        Bytes read from another engine per second; ``None``: the other engine writes them to memory first.
+    """
 
     flops: float = 3e10
     num_bytes: float = 5e9
     per_operation: float = 1e-5
+    exchanged: float | None = None
 
 
-def measured_speeds() -> Speeds:
-    """Measure the speeds in this process, which takes a moment."""
-    left, large, small = torch.ones(384, 384, device="cpu"), torch.ones(1 << 22, device="cpu"), torch.ones(16, device="cpu")
+def measured_speeds(device: str) -> Speeds:
+    """Measure the speeds of ``"cpu"`` or ``"cuda"`` in this process, which takes a moment."""
+    on_gpu = device == "cuda"
+    size, length = (4096, 1 << 26) if on_gpu else (384, 1 << 22)
+    left, large, small = torch.ones(size, size, device=device), torch.ones(length, device=device), torch.ones(16, device=device)
+
+    def least(do: Callable[[], object]) -> float:
+        return _least(do, torch.cuda.synchronize if on_gpu else lambda: None)
 
     def small_ones() -> None:
         for _ in range(200):
             small.add(1.0)
 
-    product = _least(lambda: left @ left)
-    copy = _least(lambda: large.mul_(1.0))
-    return Speeds(2 * left.numel() * len(left) / product, 2 * large.nbytes / copy, _least(small_ones) / 200)
+    product = least(lambda: left @ left)
+    copy = least(lambda: large.mul_(1.0))
+    exchanged = None
+    if on_gpu:  # engines on one card copy within its memory
+        other = torch.ones_like(large, device="cuda:1" if torch.cuda.device_count() > 1 else device)
+        exchanged = large.nbytes / least(lambda: large.copy_(other))
+    return Speeds(2 * left.numel() * len(left) / product, 2 * large.nbytes / copy, least(small_ones) / 200, exchanged)
 
 
-def _least(do: Callable[[], object]) -> float:
+def _least(do: Callable[[], object], finish: Callable[[], None]) -> float:
     do()
+    finish()
     times = []
     for _ in range(TRIES):
         begun = time.perf_counter()
         do()
+        finish()
         times.append(time.perf_counter() - begun)
     return max(min(times), 1e-9)
 
@@ -67,8 +91,7 @@ def seconds(
     work, parts = step.work, engines // groups
     scale = samples / max(work.samples, 1)
     flops, traffic = work.passes.flops - work.passes.tried_flops, work.passes.traffic - work.passes.tried_traffic
-    # The other engine has written each byte that is read.
-    passing = 2 * exchange.num_bytes / speeds.num_bytes + exchange.meetings * PER_MEETING
+    passing = exchange.num_bytes / (speeds.exchanged or speeds.num_bytes / 2) + exchange.meetings * PER_MEETING
     updating = work.updating / speeds.num_bytes, work.updates * speeds.per_operation
 
     def computing(part: float) -> float:

@@ -33,6 +33,12 @@ def test_what_a_cell_would_send(new_notebook):
     assert notebook.engines() == []
 
 
+def bytes_of(shown):
+    """Return the bytes in a table of plans, by the number of engines and the strategy. The last column, times, is measured."""
+    rows = [line.split() for line in shown.splitlines()]
+    return {tuple(row[:2]): row[2:-2] for row in rows if row[:1] and row[0].isdigit()}
+
+
 def test_what_a_cell_would_take(new_notebook):
     """Of a cell that ran by itself, before any engine is there."""
     notebook = new_notebook()
@@ -57,6 +63,12 @@ def test_what_a_cell_would_take(new_notebook):
     assert "for each of 2 engines; all of the model fits." in shown
     assert notebook.value("torch.equal(torch.get_rng_state(), before)")
     assert notebook.engines() == []
+    notebook.run("available, torch.cuda.is_available = torch.cuda.is_available, lambda: True")  # then a fork would not do
+    try:
+        again = notebook.run(f"%distribute plan {number} -n 2 --device cpu").stdout
+    finally:
+        notebook.run("torch.cuda.is_available = available")
+    assert bytes_of(again) == bytes_of(shown)
     assert "knows only the memory of this host" in notebook.fail(f"%distribute plan {number} --hosts a:2,b:2").error[1]
     notebook.run("model = nn.Linear(3, 1)")
     assert "What model takes cannot be predicted before the cell runs" in notebook.fail(f"%distribute plan {number}").error[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import copy
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -315,6 +316,61 @@ class Texts(Dataset):
     ],
 )
 def test_what_cannot_be_predicted_is_said(values, says):
+    with pytest.raises(UsageError, match=says):
+        measure(CELL, values(), engines=[1], device="cpu")
+
+
+@pytest.fixture
+def gpu_here(monkeypatch):
+    """A host that has a GPU, as far as the planner asks: what it computes on is the CPU still."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+
+@pytest.mark.parametrize("name", ["resnet", "lstm", "tied transformer", "bag"])
+def test_a_host_with_a_gpu_plans_the_same_in_a_new_process(name, monkeypatch):
+    values = made(name)
+    forked = measure(CELL, values, engines=[1, 2], device="cpu", rules=rules)
+    before, state = copy.deepcopy(values["model"].state_dict()), torch.get_rng_state()
+    values["optimizer"].state[next(values["model"].parameters())]["kept"] = torch.ones(3)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    found = measure(CELL, values, engines=[1, 2], device="cpu", rules=rules)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(map(torch.equal, before.values(), values["model"].state_dict().values()))
+    assert len(values["optimizer"].state) == 1
+    assert found.batch_size == forked.batch_size
+    for share, step in found.steps.items():
+        other = forked.steps[share]
+        assert dataclasses.replace(step, work=other.work) == other
+        assert (step.work.passes.flops, step.work.passes.traffic) == (other.work.passes.flops, other.work.passes.traffic)
+
+
+def test_a_new_process_has_what_a_notebook_defines(gpu_here):
+    space: dict[str, Any] = {"nn": nn, "torch": torch, "scale": torch.full((64,), 2.0), "asked": [], "__name__": "__main__"}
+    exec(
+        "def scaled(x):\n    asked.append(1)\n    return x * scale\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(64, 10)\n"
+        "        self.weights = self.layer.weight.detach()[2:]\n"
+        "    def forward(self, x):\n"
+        "        return self.layer(scaled(x)) + self.weights.sum()\n",
+        space,
+    )
+    found = measure(CELL, made("mlp") | {"model": space["Own"]()}, engines=[1], device="cpu")
+    assert next(iter(found.steps.values())).parameters == 4 * 650
+    assert space["asked"] == []
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        (lambda: made("mlp") | {"model": nn.Linear(63, 10)}, "What model takes cannot be predicted before the cell runs: RuntimeError: "),
+        (lambda: made("mlp") | {"model": Unforeseeable(64, 10)}, "What model takes cannot be predicted before the cell runs: "),
+        (lambda: made("mlp") | {"loader": DataLoader(Texts())}, "there is no tensor in the first batch of the loader"),
+    ],
+)
+def test_a_new_process_says_what_cannot_be_predicted(values, says, gpu_here):
     with pytest.raises(UsageError, match=says):
         measure(CELL, values(), engines=[1], device="cpu")
 
