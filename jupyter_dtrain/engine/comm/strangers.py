@@ -98,10 +98,11 @@ def user_of(local: _Address, remote: _Address) -> int | None:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as system:
             system.send(_HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0) + request)
             answer = system.recv(_TOO_MUCH)
+        is_found = _HEADER.unpack_from(answer)[1] != _NLMSG_ERROR
     except OSError:  # a sandbox may forbid netlink
+        is_found = False
+    if not is_found:  # a kernel without the module answers that there is no such socket
         return _user_in_table([f"{_in_table(address)}:{port:04X}" for address, (_, port) in zip(plain, (local, remote), strict=True)])
-    if _HEADER.unpack_from(answer)[1] == _NLMSG_ERROR:
-        return None
     found = _ANSWER.unpack_from(answer, _HEADER.size)
     state, user, inode = found[1], found[-2], found[-1]
     return user if state == _ESTABLISHED and inode else None  # a closed socket has no inode and appears as root's
