@@ -30,7 +30,7 @@ def test_the_user_of_a_connection_is_found(connected, how, monkeypatch):
     client, accepted = connected
     ends = client.getsockname()[:2], accepted.getsockname()[:2]
     if how == "no module":
-        monkeypatch.setattr(strangers.socket, "IPPROTO_TCP", NO_PROTOCOL)
+        monkeypatch.setattr(socket, "IPPROTO_TCP", NO_PROTOCOL)
     elif how == "no netlink":
         monkeypatch.setattr(strangers, "_NETLINK_SOCK_DIAG", -1)
     assert strangers.user_of(*ends) == os.getuid()
