@@ -37,7 +37,7 @@ export function addCommands(options: ICommandOptions): void {
   const { commands, model, cells, trans, show, openRuns } = options;
   commands.addCommand(CommandIDs.show, {
     label: trans.__('Show Distributed Training'),
-    caption: trans.__('Show the cluster and the run of the current notebook'),
+    caption: trans.__('Show the run and the engines of the current notebook'),
     icon: trainingIcon,
     execute: show,
     describedBy: { args: NO_ARGUMENTS }
@@ -59,14 +59,12 @@ export function addCommands(options: ICommandOptions): void {
   commands.addCommand(CommandIDs.distributeCell, {
     label: () =>
       cells.isDistributed
-        ? trans.__('Run This Cell in the Kernel Again')
+        ? trans.__('Stop Distributing This Cell')
         : trans.__('Distribute This Cell'),
     caption: () =>
       cells.isDistributed
-        ? trans.__('Take %%distribute off this cell')
-        : trans.__(
-            'Put %%distribute on this cell: it then runs on all engines'
-          ),
+        ? trans.__('Remove %%distribute: run this cell in the kernel')
+        : trans.__('Add %%distribute: run this cell on all engines'),
     icon: trainingIcon,
     isToggled: () => cells.isDistributed,
     isEnabled: () => cells.canDistribute,

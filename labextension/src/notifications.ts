@@ -49,7 +49,7 @@ function runEndText(run: EndedRun, trans: TranslationBundle): string {
     const { ended, pruned, total } = run.trials;
     if (pruned > 0) {
       return trans.__(
-        '%1 of %2 trials have ended, %3 of them early. Shown: %4.',
+        '%1 of %2 trials ended, %3 were pruned. Shown: “%4”.',
         String(ended),
         String(total),
         String(pruned),
@@ -57,7 +57,7 @@ function runEndText(run: EndedRun, trans: TranslationBundle): string {
       );
     }
     return trans.__(
-      '%1 of %2 trials have ended. Shown: %3.',
+      '%1 of %2 trials ended. Shown: “%3”.',
       String(ended),
       String(total),
       run.name
@@ -76,20 +76,20 @@ function runEndText(run: EndedRun, trans: TranslationBundle): string {
         : trans.__('“%1” finished (%2, loss %3).', run.name, after, loss);
     case 'failed':
       return trans.__(
-        '%1 has failed after %2: %3',
+        '“%1” failed after %2: %3',
         run.name,
         after,
         run.error ?? ''
       );
     case 'alone':
-      return trans.__('%1 continues without its kernel.', run.name);
+      return trans.__('“%1” continues without its kernel.', run.name);
     case 'lost':
       return trans.__(
-        '%1 has ended with its kernel, after %2.',
+        '“%1” was lost with its kernel, after %2.',
         run.name,
         after
       );
     default:
-      return trans.__('%1 was stopped after %2.', run.name, after);
+      return trans.__('“%1” was stopped after %2.', run.name, after);
   }
 }

@@ -21,7 +21,7 @@ export class RunningTraining implements IRunningSessions.IManager {
     this.shutdownLabel = _trans.__('Stop');
     this.shutdownAllLabel = _trans.__('Stop All');
     this.shutdownAllConfirmationText = _trans.__(
-      'Stop all runs, each after its step, and their engines?'
+      'Stop all runs after their current steps, and stop their engines?'
     );
     _model.anyChanged.connect(this._onChanged, this);
   }
@@ -92,7 +92,10 @@ export class RunningTraining implements IRunningSessions.IManager {
   }
 
   private _place(training: ITraining): string {
-    return this._trans.__('Of %1', this._panel(training)?.context.path ?? '');
+    return this._trans.__(
+      'Notebook: %1',
+      this._panel(training)?.context.path ?? ''
+    );
   }
 
   private _open(training: ITraining): void {

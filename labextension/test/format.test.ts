@@ -25,7 +25,7 @@ describe('numbers for a person', () => {
 
   it('have a unit where they are seconds', () => {
     assert.equal(formatSeconds(0.254), '0.25 s');
-    assert.equal(formatSeconds(42.4), '42 s');
+    assert.equal(formatSeconds(42.44), '42.4 s');
     assert.equal(formatSeconds(125), '2:05');
   });
 

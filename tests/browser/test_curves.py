@@ -142,7 +142,7 @@ def test_curves_are_read_zoomed_smoothed_and_saved(open_lab, screenshot):
 
     # As a table, with all points as they were recorded, and as a picture.
     with lab.page.expect_download() as download:
-        figure(lab, "loss").get_by_role("button", name="Save Loss as a table of all points").click()
+        figure(lab, "loss").get_by_role("button", name="CSV: save all points of Loss").click()
     assert download.value.suggested_filename == "noisy-loss.csv"
     with download.value.path().open(newline="") as file:
         rows = list(csv.DictReader(file))
@@ -158,6 +158,6 @@ def test_curves_are_read_zoomed_smoothed_and_saved(open_lab, screenshot):
     assert not any(math.isnan(float(row["value"])) for row in rows)
 
     with lab.page.expect_download() as download:
-        figure(lab, "loss").get_by_role("button", name="Save Loss as a picture").click()
+        figure(lab, "loss").get_by_role("button", name="PNG: save the chart of Loss").click()
     assert download.value.suggested_filename == "noisy-loss.png"
     assert download.value.path().read_bytes().startswith(b"\x89PNG")

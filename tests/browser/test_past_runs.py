@@ -146,13 +146,13 @@ def test_where_the_time_goes_and_the_runs_of_a_folder(open_lab, screenshot):
     expect(lab.cell(second)).to_have_class(re.compile("jp-mod-active"))
     lab.page.evaluate(EDIT_SOURCE, [second, "# gone"])
     go.click()
-    expect(row).to_contain_text("Its cell is no longer in notebook.ipynb.")
+    expect(row).to_contain_text("This cell is no longer in notebook.ipynb.")
     assert lab.cut_off() == []
 
     # Drawn beside the run that is there, and compared.
     figure = lab.sidebar.locator('figure[data-series="loss"]')
     for name in ("first", "a very long name"):
-        lab.page.get_by_role("checkbox", name=f"Draw the curves of {name}").check()
+        lab.page.get_by_role("checkbox", name=f"Show the curves of {name}").check()
     figure.scroll_into_view_if_needed()  # charts are drawn where they are seen
     expect(figure.locator(".jp-dtrain-legend li")).to_have_count(3)
     expect(figure.locator(".jp-dtrain-legend-name")).to_have_text(["broken", "first", re.compile("a very long name")])

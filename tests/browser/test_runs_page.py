@@ -100,7 +100,7 @@ def test_runs_in_a_tab_of_the_main_area(open_lab, screenshot):
     # The newest is drawn; two more are selected, and all charts have a line of each.
     loss = page.locator('figure[data-series="loss"]')
     expect(loss).to_have_attribute("data-points", "192")
-    page.get_by_label("Select all runs that are listed").check()
+    page.get_by_label("Select all listed runs").check()
     expect(page.get_by_role("status")).to_have_text("3 of 3 runs, 3 selected")
     expect(loss.locator(".jp-dtrain-legend li")).to_have_count(6)  # loss and val_loss
     accuracy = page.locator('figure[data-series="accuracy"]')
@@ -173,7 +173,7 @@ def test_runs_in_a_tab_of_the_main_area(open_lab, screenshot):
     search.focus()
     for _ in range(3):
         lab.page.keyboard.press("Tab")
-    expect(page.get_by_label("Select all runs that are listed")).to_be_focused()
+    expect(page.get_by_label("Select all listed runs")).to_be_focused()
     lab.page.keyboard.press("Tab")
     expect(table.get_by_role("button", name="Name", exact=True)).to_be_focused()
     lab.page.keyboard.press("Enter")

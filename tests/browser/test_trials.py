@@ -191,4 +191,4 @@ def test_a_sweep_of_fifty_is_stopped_trial_by_trial_and_told_of_once(open_lab):
     expect(rows).to_have_count(50)
     expect(rows.filter(has_text="stopped")).to_have_count(50)
     (told,) = lab.page.evaluate("() => window.dtrainNotices.map(notice => notice.textContent)")
-    assert "50 of 50 trials have ended" in told
+    assert "50 of 50 trials ended" in told

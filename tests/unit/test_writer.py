@@ -153,7 +153,7 @@ def test_one_that_is_wanted_is_written_at_once_and_stays(tmp_path, clock):
     assert run.offer() == [20]
     run.writer.finish(run.keeper, run.memory.path, through=True)
     assert [(found.step, found.pinned) for found in run.checkpoints.newest_first()] == [(20, True)]
-    assert run.writer.news() == ["A checkpoint of step 20 is on disk (15 B), and stays there."]
+    assert run.writer.news() == ["A checkpoint of step 20 is on disk (15 B). It stays until you delete it."]
     assert run.writer.news() == []
 
 

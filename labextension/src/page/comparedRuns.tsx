@@ -74,12 +74,12 @@ export function ComparedRuns(props: IComparedRunsProps): React.ReactElement {
   );
   return (
     <div className="jp-dtrain-comparison" data-testid="jp-dtrain-compared">
-      <h3>{trans.__('What differs')}</h3>
+      <h3>{trans.__('Differences')}</h3>
       <div
         className="jp-dtrain-wide"
         tabIndex={0}
         role="region"
-        aria-label={trans.__('What differs')}
+        aria-label={trans.__('Differences')}
       >
         <table>
           <thead>
@@ -107,7 +107,7 @@ export function ComparedRuns(props: IComparedRunsProps): React.ReactElement {
       {runs.length > shown.length && (
         <p className="jp-dtrain-hint">
           {trans.__(
-            'The first %1 of %2 selected runs.',
+            'Compared: the first %1 of %2 selected runs.',
             String(shown.length),
             String(runs.length)
           )}

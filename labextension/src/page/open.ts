@@ -50,7 +50,7 @@ export function runsPageOpener(options: IRunsPageOptions): () => void {
         new ToolbarButton({
           icon: refreshIcon,
           label: trans.__('Refresh'),
-          tooltip: trans.__('Ask the kernel for the runs again'),
+          tooltip: trans.__('Reload the table of runs'),
           onClick: () => {
             content.refresh();
           }

@@ -34,7 +34,7 @@ export function OpenedRun(props: IOpenedRunProps): React.ReactElement {
   if (run === undefined) {
     return (
       <p className="jp-dtrain-hint">
-        {trans.__('Click the name of a run in the table to see all of it.')}
+        {trans.__('Click a run’s name in the table to see its details.')}
       </p>
     );
   }
@@ -95,7 +95,7 @@ export function OpenedRun(props: IOpenedRunProps): React.ReactElement {
           ])}
         />
         <Values
-          title={trans.__('Metrics (last, lowest, highest)')}
+          title={trans.__('Metrics (last, min, max)')}
           values={run.metrics.map(({ name, last, low, high }) => [
             name,
             [last, low, high].map(formatValue).join(', ')

@@ -187,7 +187,7 @@ export function PageView(props: IPageProps): React.ReactElement {
             {selected.length > MAX_DRAWN && (
               <p className="jp-dtrain-hint">
                 {trans.__(
-                  'The first %1 selected runs are drawn.',
+                  'The charts show the first %1 selected runs.',
                   String(MAX_DRAWN)
                 )}
               </p>

@@ -80,7 +80,7 @@ export class RunsPage extends ReactWidget {
       return (
         <p className="jp-dtrain-hint">
           {trans.__(
-            'The runs of a notebook are shown here once its kernel has executed %1.',
+            'Run %1 in a notebook to see its runs here.',
             '%load_ext jupyter_dtrain'
           )}
         </p>

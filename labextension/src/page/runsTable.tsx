@@ -99,8 +99,8 @@ export const RunsTable = React.memo(function RunsTable(
             <th scope="col">
               <input
                 type="checkbox"
-                aria-label={trans.__('Select all runs that are listed')}
-                title={trans.__('Select all runs that are listed')}
+                aria-label={trans.__('Select all listed runs')}
+                title={trans.__('Select all listed runs')}
                 checked={numSelected > 0 && numSelected === runs.length}
                 ref={node => {
                   if (node !== null) {

@@ -73,7 +73,7 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
   const busy = checkpoints.busy
     ? trans.__('Wait for the previous command')
     : null;
-  const foreign = trans.__('Its run was not recorded by this project');
+  const foreign = trans.__('This run was not recorded by jupyter_dtrain');
   const obstacle = controls.obstacle('roll_back');
   const button = (
     id: string,
@@ -137,7 +137,7 @@ function Actions(props: ICheckpointRowProps): React.ReactElement {
         'pin',
         pinned ? trans.__('Unpin') : trans.__('Pin'),
         pinned
-          ? trans.__('Unpin: may be removed by --keep-checkpoints')
+          ? trans.__('Unpin: --keep-checkpoints may then delete it')
           : trans.__('Keep this checkpoint until you delete it'),
         () => {
           void checkpoints.pin(checkpoint, !pinned);

@@ -7,7 +7,7 @@ import { CheckpointRow } from './checkpointRow';
 import { formatBytes } from './format';
 import { View } from './view';
 
-/** While a run goes on it writes checkpoints, which nothing tells of. */
+/** Milliseconds between two lists while a run writes checkpoints and deletes old ones. */
 const REFRESH_MS = 3000;
 
 export class CheckpointsView extends View {
@@ -45,7 +45,8 @@ interface ISectionProps {
 function CheckpointsSection(props: ISectionProps): React.ReactElement {
   const { training, runId, insertCell, trans } = props;
   const { checkpoints, connection } = training;
-  const { running } = connection.state;
+  const { running, run } = connection.state;
+  const newest = run?.checkpoint ?? null;
   const canAsk = connection.canCommand;
   const [opened, setOpened] = React.useState<number | null>(null);
   React.useEffect(() => {
@@ -62,7 +63,7 @@ function CheckpointsSection(props: ISectionProps): React.ReactElement {
     return () => {
       clearInterval(timer);
     };
-  }, [checkpoints, runId, canAsk, running]);
+  }, [checkpoints, runId, canAsk, running, newest]);
   const list = checkpoints.runId === runId ? checkpoints.list : null;
   const { best, freeBytes, error, answer } = checkpoints;
   return (

@@ -58,7 +58,7 @@ export function Differences(props: IDifferencesProps): React.ReactElement {
       {unknown.map(name => (
         <p key={name} className="jp-dtrain-hint">
           {trans.__(
-            'An older version recorded %1, without its hyperparameters.',
+            '%1 was recorded by an older version, without hyperparameters.',
             name
           )}
         </p>

@@ -23,10 +23,10 @@ export interface ICurveSource {
 export function exportButtons(options: IExportOptions): HTMLElement[] {
   const { label, trans } = options;
   return [
-    button('PNG', trans.__('Save %1 as a picture', label), () => {
+    button('PNG', trans.__('PNG: save the chart of %1', label), () => {
       savePicture(options);
     }),
-    button('CSV', trans.__('Save %1 as a table of all points', label), () => {
+    button('CSV', trans.__('CSV: save all points of %1', label), () => {
       void saveTable(options);
     })
   ];

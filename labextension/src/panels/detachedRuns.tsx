@@ -45,7 +45,7 @@ export function DetachedRuns(
               testId="jp-dtrain-attach"
               reason={
                 code === null
-                  ? trans.__('It was not recorded by this project')
+                  ? trans.__('This run was not recorded by jupyter_dtrain')
                   : null
               }
               onClick={() => {

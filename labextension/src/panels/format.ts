@@ -77,10 +77,10 @@ function short(value: number): string {
   return value.toFixed(value < 10 ? 1 : 0);
 }
 
-/** Seconds with their unit: `0.25 s`, `12 s`, and from two minutes `2:05`. */
+/** Seconds with their unit: `0.25 s`, `12.4 s`, and from a minute `2:05`. */
 export function formatSeconds(seconds: number): string {
-  return seconds < 120
-    ? `${seconds < 10 ? seconds.toFixed(2) : seconds.toFixed(0)} s`
+  return seconds < 60
+    ? `${seconds.toFixed(seconds < 1 ? 2 : 1)} s`
     : formatDuration(seconds);
 }
 

@@ -53,8 +53,8 @@ export function PastRunRow(props: IPastRunProps): React.ReactElement {
         <input
           type="checkbox"
           checked={wanted}
-          title={trans.__('Draw the curves of this run too')}
-          aria-label={trans.__('Draw the curves of %1', run.name)}
+          title={trans.__('Also show the curves of this run')}
+          aria-label={trans.__('Show the curves of %1', run.name)}
           onChange={event => {
             void pin(event.target.checked);
           }}
@@ -103,8 +103,8 @@ function Actions(props: IPastRunProps): React.ReactElement {
     if (cell !== null && !(await cells.goTo(cell))) {
       setGone(
         cell.notebook === null
-          ? trans.__('The cell is in none of the open notebooks.')
-          : trans.__('Its cell is no longer in %1.', cell.notebook)
+          ? trans.__('No open notebook has this cell.')
+          : trans.__('This cell is no longer in %1.', cell.notebook)
       );
     }
   };
@@ -176,7 +176,7 @@ function Actions(props: IPastRunProps): React.ReactElement {
             <button
               type="button"
               className="jp-dtrain-button"
-              title={trans.__('Go to the cell that made this run')}
+              title={trans.__('Go to the cell of this run')}
               onClick={() => void goToCell()}
             >
               {trans.__('Go to cell')}
@@ -185,7 +185,7 @@ function Actions(props: IPastRunProps): React.ReactElement {
               type="button"
               className="jp-dtrain-button"
               aria-expanded={showsOutput}
-              title={trans.__('What the run has printed')}
+              title={trans.__('Show what this run printed')}
               onClick={() => {
                 setShowsOutput(!showsOutput);
               }}

@@ -67,7 +67,7 @@ export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
               {lost && (
                 <span
                   className="jp-dtrain-lost"
-                  title={trans.__('Its ranks go on on other hosts')}
+                  title={trans.__('Its ranks continue on other hosts')}
                 >
                   {trans.__('lost')}
                 </span>

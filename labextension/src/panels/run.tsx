@@ -248,7 +248,7 @@ function Trials({
       <div
         className="jp-dtrain-bar"
         role="progressbar"
-        aria-label={trans.__('Trials that have ended')}
+        aria-label={trans.__('Ended trials')}
         aria-valuemin={0}
         aria-valuemax={total}
         aria-valuenow={ended}
@@ -269,7 +269,7 @@ function WayOn({
     return (
       <p className="jp-dtrain-hint">
         {trans.__(
-          'The kernel stopped, and the run finished after it. %1 lists its checkpoints.',
+          'The kernel ended, and the run finished without it. Its checkpoints are listed under %1.',
           trans.__('Checkpoints')
         )}
       </p>

@@ -83,7 +83,10 @@ export function RunOutputView(props: IRunOutputProps): React.ReactElement {
       )}
       {output?.is_cut === true && (
         <p className="jp-dtrain-hint">
-          {trans.__('The last lines; all of it is in %1.', folderOf(run))}
+          {trans.__(
+            'Only the last lines. The full output is in %1.',
+            folderOf(run)
+          )}
         </p>
       )}
       {error !== null ? (

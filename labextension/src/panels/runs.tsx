@@ -140,7 +140,7 @@ function RunList({ training, cells, trans }: IRunsProps): React.ReactElement {
         />
         <select
           data-testid="jp-dtrain-run-sort"
-          aria-label={trans.__('Order of past runs')}
+          aria-label={trans.__('Sort past runs')}
           value={sort}
           onChange={event => {
             setSort(event.target.value as SortKey);
@@ -223,14 +223,14 @@ function colorOf(training: ITraining, run: PastRun): number | null {
 function sortName(key: SortKey, trans: TranslationBundle): string {
   switch (key) {
     case 'newest':
-      return trans.__('newest');
+      return trans.__('Newest');
     case 'oldest':
-      return trans.__('oldest');
+      return trans.__('Oldest');
     case 'name':
-      return trans.__('name');
+      return trans.__('Name');
     case 'loss':
-      return trans.__('lowest loss');
+      return trans.__('Lowest loss');
     case 'duration':
-      return trans.__('shortest');
+      return trans.__('Shortest');
   }
 }

@@ -50,7 +50,7 @@ export class TimesView extends View {
         {shown.length < ranks.length && (
           <p className="jp-dtrain-hint">
             {trans.__(
-              '%1 of %2 ranks: those whose time is split least like the others’.',
+              '%1 of %2 ranks: those that differ most from the mean.',
               String(shown.length),
               String(ranks.length)
             )}
