@@ -243,6 +243,6 @@ class RunOptions:
                 raise UsageError(f"--vary and {option} cannot be combined yet: omit one of them.")
         if self.vary and self.cluster.num_engines is not None and self.engines_per_trial > self.cluster.num_engines:
             raise UsageError(
-                f"--engines-per-trial {self.engines_per_trial}: a trial cannot take more engines than there are, "
-                f"{self.cluster.num_engines}."
+                f"--engines-per-trial {self.engines_per_trial} exceeds the number of engines, {self.cluster.num_engines}. "
+                f"Use {self.cluster.num_engines} or fewer."
             )

@@ -180,7 +180,9 @@ class CheckpointWriter:
                 self._plan_next(began)
             return
         if wanted:
-            self._news.append(f"A checkpoint of step {written.step} is on disk ({size_text(written.num_bytes)}). It stays until you delete it.")
+            self._news.append(
+                f"A checkpoint of step {written.step} is on disk ({size_text(written.num_bytes)}). It stays until you delete it."
+            )
         if self._refused:
             self._refused = False
             self._say(f"Checkpoints are written again, the first of step {written.step}.")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 def num_lanes_of(num_engines: int, engines_per_lane: int, at_most: int) -> int:
     """Return how many clusters of `engines_per_lane` engines fit; raise a `UsageError` if none does."""
     if engines_per_lane > num_engines:
-        raise UsageError(f"--engines-per-trial {engines_per_lane}: a trial cannot take more engines than there are, {num_engines}.")
+        raise UsageError(
+            f"--engines-per-trial {engines_per_lane} exceeds the number of engines, {num_engines}. Use {num_engines} or fewer."
+        )
     return min(at_most, num_engines // engines_per_lane)
 
 
@@ -48,7 +50,10 @@ class Launcher(ABC):
 
     def script(self, options: ClusterOptions) -> str:
         """Return the script for a scheduler; raise a `UsageError` if this launcher uses none."""
-        raise UsageError(f"--show-script: --launcher {options.launcher or 'local'} gives no script to any scheduler.")
+        raise UsageError(
+            f"--show-script: --launcher {options.launcher or 'local'} submits no job, so there is no script. Remove --show-script, or use "
+            "a scheduler, such as --launcher slurm."
+        )
 
     @abstractmethod
     def start(self, options: ClusterOptions, *, on_progress: Progress | None = None) -> Cluster:

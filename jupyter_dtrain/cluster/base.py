@@ -215,7 +215,9 @@ class Cluster(ABC):
 
     def start_dask(self, number: int, *, limit: timedelta, on_progress: Progress | None = None) -> None:  # noqa: ARG002
         """Start Dask workers beside the engines, and make the notebook's collections compute on them."""
-        raise UsageError("--dask-workers needs engines on this machine. Make a `Client` of a cluster that all hosts reach.")
+        raise UsageError(
+            "--dask-workers needs engines on this machine. For several hosts, create a `Client` of a Dask cluster that all can reach."
+        )
 
     @abstractmethod
     def inherit(self, old: Self) -> None:

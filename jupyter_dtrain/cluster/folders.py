@@ -173,8 +173,8 @@ def _short_folder(prefix: str) -> Path:
         except OSError:
             continue
     raise ClusterError(
-        f"The folder for temporary files has too long a name for sockets, and none of {', '.join(map(str, _SHORT))} can be written: "
-        "set TMPDIR to a folder of fewer than 50 characters."
+        f"The path of the folder for temporary files is too long for Unix sockets, and none of {', '.join(map(str, _SHORT))} is writable. "
+        "Set TMPDIR to a folder whose path has fewer than 50 characters."
     )
 
 

@@ -142,7 +142,7 @@ class Arrival:
         tail = self._log_tail(missing[0] if up is not None and missing else CONTROLLER)
         return ClusterError(
             f"Only {len(up or ())} of {len(names)} engines came up in time.{_logged(tail)}\n"
-            "Is the machine overloaded? Try again when it has less to do, or with fewer engines."
+            "The machine may be overloaded. Try again when it is less busy, or use fewer engines."
         )
 
 

@@ -74,7 +74,9 @@ class SessionCommands:
                 return Reply(id=command.id, ok=True, message="Training continues.")
             case "checkpoint_now":
                 self._agent().write_checkpoint()
-                return Reply(id=command.id, ok=True, message="A checkpoint will be written at the next point from which the cell can resume.")
+                return Reply(
+                    id=command.id, ok=True, message="A checkpoint will be written at the next point from which the cell can resume."
+                )
             case "roll_back":
                 return self._roll_back(command)
             case "start_cluster":

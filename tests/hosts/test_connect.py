@@ -84,7 +84,7 @@ def test_engines_without_this_package_or_with_another_torch_are_refused_in_a_sen
         assert cell.error[0] == "ClusterError"
         assert said in cell.error[1]
         shown = notebook.run(f"%distribute doctor --connect {theirs.file}").stdout
-        assert "`%distribute start` refuses these hosts as they are." in shown
+        assert "`%distribute start` would fail on these hosts." in shown
         theirs.end(host)
     theirs.wait_for(0)
 

@@ -131,7 +131,7 @@ def test_an_image_that_cannot_be_had_is_told_and_an_interrupt_deletes_the_job(no
 
 def test_what_cannot_run_is_said_in_one_sentence(notebook, kubernetes):
     cell = notebook.fail(f"%distribute start {ASKED} --remote-python /nowhere/python")
-    assert "there is no /nowhere/python: `--remote-python PATH` names the Python to use there" in cell.error[1]
+    assert "there is no /nowhere/python: use `--remote-python PATH` to name the Python there" in cell.error[1]
     waiting_for(kubernetes.is_gone)
     notebook.run(f"open('forbidden.yaml', 'w').write('metadata: {{namespace: forbidden}}\\n' + {POD.format('registry/train:1')!r})")
     cell = notebook.fail("%distribute start --launcher kubernetes --launcher-config forbidden.yaml")

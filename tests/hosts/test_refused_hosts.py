@@ -49,9 +49,9 @@ def script(lab, name, line):
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        (no_key, "h2: SSH refuses the login: `ssh-copy-id h2` in a terminal lets you in without a password."),
-        (no_python, "h2: there is no /nowhere/python: `--remote-python PATH` names the Python to use there."),
-        (lambda _: "--hosts h1:1,h99:1", "h99: there is no host of that name: give it in ~/.ssh/config, or write its address."),
+        (no_key, "h2: SSH refuses the login: run `ssh-copy-id h2` in a terminal to log in without a password."),
+        (no_python, "h2: there is no /nowhere/python: use `--remote-python PATH` to name the Python there."),
+        (lambda _: "--hosts h1:1,h99:1", "h99: the host name cannot be resolved: add it to ~/.ssh/config, or use an address."),
         (other_torch, "h2: it has torch 1.0, and the notebook "),
         (not_installed, "h2: jupyter_dtrain is not installed for "),
         (lambda _: "--hosts h2:1,10.77.0.12:1", "10.77.0.12: it is the same host as h2: name each host once."),
@@ -69,7 +69,7 @@ def test_a_host_that_is_not_ready_is_refused_with_what_to_do(notebook, healthy, 
     shown = notebook.run(f"%distribute doctor {options}").stdout
     _, _, todo = said.partition(": ")[2].partition(": ")
     assert todo.rstrip(".") in shown
-    assert "`%distribute start` refuses these hosts as they are." in shown
+    assert "`%distribute start` would fail on these hosts." in shown
 
 
 def test_the_doctor_tells_what_it_has_found(notebook):
@@ -94,7 +94,7 @@ def test_what_does_not_work_yet_is_refused(notebook):
         ("--hosts h1:1 --launcher local", "--hosts and --launcher local: omit one of them"),
         ("--remote-python /usr/bin/python3", "--remote-python needs --hosts or --launcher"),
         ("--nodes 2", "are for a scheduler: add --launcher slurm"),
-        ("--hosts h1 --show-script", "--show-script: --launcher ssh gives no script to any scheduler"),
+        ("--hosts h1 --show-script", "--show-script: --launcher ssh submits no job, so there is no script."),
         ("--connect /nowhere.json", "--connect /nowhere.json: there is no such file"),
         ("--profile x --hosts h1", "--profile names a cluster that runs: omit --hosts and --launcher"),
         ("--profile x --connect y", "--connect and --profile name a cluster that runs: omit the other"),

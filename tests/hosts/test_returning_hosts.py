@@ -115,7 +115,7 @@ def test_a_host_that_comes_back_with_another_torch_is_refused_once_and_the_run_g
     lab[2].switch_on()
     lab[2].run(["touch", "/root/other"])
     try:
-        noticed(notebook, cell, "The host h2 can be reached again, and is not used: it has torch 1.0, and the notebook ")
+        noticed(notebook, cell, "The host h2 can be reached again, but cannot be used: it has torch 1.0, and the notebook ")
         waiting_for(lambda: not lab[2].processes())
         waiting_for(lab[2].processes, limit=90)  # the next attempt, of which nothing is told
         waiting_for(lambda: not lab[2].processes())

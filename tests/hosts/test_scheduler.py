@@ -77,8 +77,8 @@ def test_a_job_that_waits_says_why_and_is_cancelled_with_the_cell(notebook, slur
     ("options", "said"),
     [
         ("--partition nowhere", "Invalid partition name specified"),
-        ("--remote-python /nowhere/python", "has ended (FAILED, exit code 2:0): what it has written is in /root/jupyter-dtrain-"),
-        ("--nodes 2 -n 3", "each has as many engines; give a multiple of 2"),
+        ("--remote-python /nowhere/python", "has ended (FAILED, exit code 2:0): its output is in /root/jupyter-dtrain-"),
+        ("--nodes 2 -n 3", "all nodes get the same number. Use a multiple of 2"),
         ("--hosts h1", "--hosts and --launcher slurm: omit one of them"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_folder_that_nodes_do_not_have_is_told(notebook, slurm):
     notebook.run("import os\nos.makedirs('/root/here-alone', exist_ok=True)\n%cd /root/here-alone")
     try:
         cell = notebook.fail("%distribute start --launcher slurm -n 1")
-        assert "cannot write its output into /root/here-alone on h1: be in a folder (`%cd`) that nodes have too" in cell.error[1]
+        assert "cannot write its output into /root/here-alone on h1: change (`%cd`) to a folder that nodes have too" in cell.error[1]
     finally:
         notebook.run("%cd /root")
 
@@ -100,7 +100,7 @@ def test_where_the_jobs_log_is_seen_it_is_read(notebook, slurm, lab):
     notebook.run(f"%cd {lab.folder}")
     try:
         cell = notebook.fail("%distribute start --launcher slurm --remote-python /nowhere/python")
-        assert "there is no /nowhere/python: `--remote-python PATH` names the Python to use there" in cell.error[1]
+        assert "there is no /nowhere/python: use `--remote-python PATH` to name the Python there" in cell.error[1]
     finally:
         notebook.run("%cd /root")
     assert not list(lab.folder.glob("jupyter-dtrain-*"))

@@ -68,4 +68,4 @@ def test_hosts_have_to_say_how_many_engines_they_have(notebook):
     cell = notebook.fail("%%distribute --hosts h1,h2 --vary lr=1,2\nz = lr")
     assert "--vary: say how many engines each host is to have, as in --hosts a:2,b:2." in cell.error[1]
     cell = notebook.fail("%%distribute --hosts h1:1,h2:1 --vary lr=1,2 --engines-per-trial 3\nz = lr")
-    assert "a trial cannot take more engines than there are, 2" in cell.error[1]
+    assert "exceeds the number of engines, 2." in cell.error[1]

@@ -114,11 +114,11 @@ def test_a_cell_runs_beside_its_engines_and_leaves_them_as_they_were(notebook, c
     [
         ("--connect /nowhere.json", "--connect /nowhere.json: there is no such file"),
         ("--connect {folder}/empty.json", "empty.json is not a connection file of an ipyparallel cluster"),
-        ("--connect {folder}/gone.json", "gone.json does not answer (Connection refused): has that cluster ended?"),
+        ("--connect {folder}/gone.json", "gone.json does not answer (Connection refused). The cluster may have ended: start it again."),
         ("--profile other", "--profile other: there is no such IPython profile in "),
         (
             "--profile mine --remote-python /nowhere/python",
-            "there is no /nowhere/python: `--remote-python PATH` names the Python to use there.",
+            "there is no /nowhere/python: use `--remote-python PATH` to name the Python there.",
         ),
         ("--profile mine -n 3", "--engines 3: the cluster that you connect to says how many engines there are."),
     ],
@@ -142,7 +142,7 @@ def test_engines_that_compute_are_not_waited_for(notebook, client):
     began = time.monotonic()
     cell = notebook.fail("%distribute start --profile mine")
     assert time.monotonic() - began < 12
-    assert "do not answer: are they busy?" in cell.error[1]
+    assert "do not answer. They may be busy: try again when they are idle." in cell.error[1]
     done.touch()
     busy.get(30)
 

@@ -174,7 +174,7 @@ def test_an_error_in_all_trials_is_shown_once(trying):
         ("--vary depth=1,2", "neither the cell nor a function that it calls uses 'depth'"),
         ("--vary model=1,2", "line 3 of the cell sets 'model' itself"),
         ("--vary lr", "expected NAME=VALUE"),
-        ("--vary lr=1,2 --engines-per-trial 3 --engines 2", "a trial cannot take more engines than there are, 2"),
+        ("--vary lr=1,2 --engines-per-trial 3 --engines 2", "exceeds the number of engines, 2."),
         ("--vary lr=1,2 --detach", "--vary and --detach cannot be combined yet"),
         ("--engines-per-trial 2", "omit it, or use --engines"),
     ],

@@ -138,7 +138,7 @@ def test_gpus_that_no_engine_would_use_are_shown_and_not_asked_for(launcher):
     options = ClusterOptions(launcher=launcher, job=JobOptions(gpus=1))
     assert "gpu" in find_launcher(launcher).script(options)
     for act in (find_launcher(launcher).plan, find_launcher(launcher).start):
-        with pytest.raises(UsageError, match="--gpus-per-node: engines compute on CPUs"):
+        with pytest.raises(UsageError, match="--gpus-per-node: engines on other hosts compute on CPUs"):
             act(options)
 
 

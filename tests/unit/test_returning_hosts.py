@@ -13,7 +13,7 @@ from jupyter_dtrain.cluster.hosts.returning_hosts import ReturningHosts
 from jupyter_dtrain.errors import ClusterError
 
 REFUSED = "it has torch 1.0, and the notebook 2.0: install torch 2.0 there."
-DOWN = "there is no way to it: is it switched on, and in this network?."
+DOWN = "there is no route to it: check that it is on and in this network."
 
 
 class Agent:
@@ -95,7 +95,7 @@ def test_what_is_wrong_with_a_host_is_told_once(clock):
         assert not looked(hosts)
         told += hosts.news()
         clock.now += 60
-    assert told == [f"The host h2 can be reached again, and is not used: {REFUSED} The run continues without it."]
+    assert told == [f"The host h2 can be reached again, but cannot be used: {REFUSED} The run continues without it."]
 
 
 def refuse(_lost, _host, _number):

@@ -75,7 +75,7 @@ class AgentFiles:
         deadline = time.monotonic() + FORMER
         while Path(folder).exists():
             if time.monotonic() > deadline:
-                raise ClusterError(f"what ran there before has not ended: {folder} is still there.")
+                raise ClusterError(f"an earlier agent has not ended: wait a moment, or end it there ({folder} still exists).")
             remove_unguarded(Path(folder))
             time.sleep(0.1)
 

@@ -76,12 +76,12 @@ class AgentLauncher(Launcher):
         }
         for option, is_given in asked.items():
             if is_given:
-                raise UsageError(f"{option} does not work on several hosts yet: leave it out, or run the cell with `--launcher local`.")
+                raise UsageError(f"{option} does not work on several hosts yet. Remove it, or use `--launcher local`.")
         numbers = [host.num_engines or 0 for host in options.cluster.hosts]
         if options.mesh is not None and numbers and (not all(numbers) or sum(numbers) != options.mesh.num_engines):
-            has = f"the hosts have {sum(numbers)}" if all(numbers) else "some hosts have as many as suit them"
+            has = f"the hosts have {sum(numbers)}" if all(numbers) else "some hosts have no number"
             raise UsageError(
-                f"--mesh {options.mesh} is of {options.mesh.num_engines} engines, and {has}: give numbers, as in --hosts a:2,b:2."
+                f"--mesh {options.mesh} needs {options.mesh.num_engines} engines, but {has}. Set the numbers, as in --hosts a:2,b:2."
             )
         if options.elastic is not None and all(numbers) and numbers and sum(numbers) != options.elastic[1]:
             least, most = options.elastic
@@ -99,7 +99,7 @@ class AgentLauncher(Launcher):
     def check_device(self, options: ClusterOptions) -> None:
         """Raise a `UsageError` for GPUs."""
         if options.device == "cuda":
-            raise UsageError("--device cuda does not work on several hosts yet: engines compute on CPUs there.")
+            raise UsageError("--device cuda does not work on several hosts yet. Remove it: engines compute on CPUs there.")
 
     @abstractmethod
     def try_agents(self, options: ClusterOptions, tell: Progress) -> Agents:
@@ -147,7 +147,7 @@ def address_of_notebook(hosts: Sequence[RemoteHost]) -> str:
     seen = {host.facts["notebook"]: host.name for host in hosts if host.facts["notebook"] and not _is_loopback(host.facts["address"])}
     if len(seen) > 1:
         told = ", ".join(f"{name} as {address}" for address, name in seen.items())
-        raise ClusterError(f"The hosts reach this one by different addresses ({told}): use hosts of one network.")
+        raise ClusterError(f"The hosts reach this one at different addresses ({told}). Use hosts of one network.")
     address = next(iter(seen), "127.0.0.1")
     for host in hosts:
         if not host.facts["address"] or _is_loopback(host.facts["address"]):  # this host

@@ -21,7 +21,7 @@ Phase = Literal["waits", "runs", "over"]
 ANSWERED = 20.0
 """Seconds for a scheduler's command to answer."""
 JOB_NAME = "jupyter-dtrain"
-ENDED = "has ended, and the scheduler does not know it any more: was it deleted, or out of time?"
+ENDED = "has ended, and the scheduler no longer lists it: it was deleted, or ran out of time"
 """Of a job that a scheduler has forgotten."""
 
 
@@ -205,7 +205,7 @@ class ProcessJob(Job):
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise ClusterError(f"There is no {command[0]} here, which starts the agents.") from None
+            raise ClusterError(f"There is no {command[0]} on this host. It is needed to start the agents.") from None
 
     def state(self) -> JobState:
         """Return whether the command runs."""

@@ -41,7 +41,7 @@ class BatchLauncher(AgentLauncher):
             raise UsageError(f"--hosts and --launcher {self.name}: omit one of them; {self.picks_nodes} picks the nodes.")
         nodes = self.nodes(options)
         if options.num_engines is not None and options.num_engines % nodes:
-            raise UsageError(f"--engines {options.num_engines} on {nodes} nodes: each has as many engines; give a multiple of {nodes}.")
+            raise UsageError(f"--engines {options.num_engines} on {nodes} nodes: all nodes get the same number. Use a multiple of {nodes}.")
 
     def plan(self, options: ClusterOptions) -> list[DevicePlan]:
         """Return no plan: each node's agent makes its own."""
@@ -180,7 +180,7 @@ class ReturningAgents:
 
 def _refuse_gpus(options: ClusterOptions) -> None:
     if options.job.gpus is not None:
-        raise UsageError("--gpus-per-node: engines compute on CPUs on several hosts yet; `--show-script` shows what would be asked for.")
+        raise UsageError("--gpus-per-node: engines on other hosts compute on CPUs so far. Remove it, or see the job with `--show-script`.")
 
 
 def _wait(job: Job, hosts: Sequence[RemoteHost], tell: Progress) -> None:
@@ -210,7 +210,7 @@ def _wait(job: Job, hosts: Sequence[RemoteHost], tell: Progress) -> None:
 
 def _told(job: Job, state: JobState, hosts: Sequence[RemoteHost]) -> str:
     if state.phase == "waits":
-        begins = f", to begin at {state.begins} as estimated" if state.begins else ""
+        begins = f", estimated start {state.begins}" if state.begins else ""
         reason = f" ({state.reason})" if state.reason else ""
         return f"job {job.number} is {state.told}{reason}{begins}"
     return f"job {job.number} is {state.told}: {sum(host.is_up for host in hosts)} of {len(hosts)} agents are up"

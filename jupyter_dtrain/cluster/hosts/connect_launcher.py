@@ -52,7 +52,9 @@ def connection_file(options: ClusterOptions) -> Path:
     if options.connect is not None:
         file = Path(options.connect).expanduser()
         if not file.is_file():
-            raise UsageError(f"--connect {options.connect}: there is no such file; controllers write ipcontroller-client.json.")
+            raise UsageError(
+                f"--connect {options.connect}: there is no such file. Name the ipcontroller-client.json that the controller has written."
+            )
         return file
     if options.profile is None:
         raise UsageError("--launcher connect needs --connect FILE, the cluster's ipcontroller-client.json, or --profile NAME.")
@@ -66,7 +68,7 @@ def connection_file(options: ClusterOptions) -> Path:
     found = sorted(security.glob("ipcontroller*-client.json"), key=lambda file: file.stat().st_mtime)
     if not found:
         raise UsageError(
-            f"--profile {options.profile}: it has no running cluster; `ipcluster start --profile={options.profile}` starts one."
+            f"--profile {options.profile}: it has no running cluster. `ipcluster start --profile={options.profile}` starts one."
         )
     return found[-1]
 
@@ -76,7 +78,7 @@ def _connected(file: Path) -> Iterator[Any]:
     """Yield a client."""
     import ipyparallel
 
-    gone = f"The controller of {file} does not answer ({{}}): has that cluster ended?"
+    gone = f"The controller of {file} does not answer ({{}}). The cluster may have ended: start it again."
     try:
         told = json.loads(file.read_text())
         url, tunnel = str(told["interface"]), told.get("ssh")
@@ -135,7 +137,9 @@ def _starts(client: Any, file: Path, options: ClusterOptions) -> list[_Start]:
         result.wait(max(0.0, end - time.monotonic()))
     if silent := [engine for engine, result in asked.items() if not result.ready()]:
         client.abort(asked.values(), targets=silent, block=False)
-        raise ClusterError(f"Engines {', '.join(map(str, silent))} of {file} do not answer: are they busy?")
+        raise ClusterError(
+            f"Engines {', '.join(map(str, silent))} of {file} do not answer. They may be busy: try again when they are idle."
+        )
     at: dict[tuple[str, str], list[int]] = {}
     pythons: dict[tuple[str, str], str] = {}
     for engine, result in asked.items():

@@ -21,7 +21,7 @@ def examine(options: ClusterOptions, *, on_progress: Progress) -> str:
     """Return the findings for the hosts of `options`. Starts no engines, and leaves nothing on the hosts."""
     launcher = find_launcher(options.launcher or SSH)
     if not isinstance(launcher, AgentLauncher):
-        raise UsageError(f"%distribute doctor checks other hosts, and --launcher {options.launcher} uses none: give --hosts A,B.")
+        raise UsageError(f"%distribute doctor checks other hosts, but --launcher {options.launcher} uses none. Add --hosts A,B.")
     launcher.check_cluster(options)
     agents = launcher.try_agents(options, on_progress)
     try:
@@ -34,21 +34,21 @@ def examine(options: ClusterOptions, *, on_progress: Progress) -> str:
     found.sort(key=lambda finding: order.get(finding.host, len(order)))
     refused = any(finding.is_fatal for finding in found)
     todo = sum(bool(finding.todo) for finding in found)
-    end_line = "`%distribute start` refuses these hosts as they are." if refused else "Engines can start on these hosts."
-    return "\n".join([*_table(found), "", f"{todo or 'Nothing'} to do. {end_line}"])
+    end_line = "`%distribute start` would fail on these hosts." if refused else "Engines can start on these hosts."
+    return "\n".join([*_table(found), "", f"{todo or 'Nothing'} to fix. {end_line}"])
 
 
 def _not_up(error: str) -> Finding:
     host, _, why = error.removesuffix(".").partition(": ")
     what, _, todo = why.partition(": ")
-    return Finding(host=host, check="login", found=what, todo=todo or "see what is said there", is_fatal=True)
+    return Finding(host=host, check="login", found=what, todo=todo or "read the message", is_fatal=True)
 
 
 def _of_those_up(hosts: Sequence[RemoteHost]) -> list[Finding]:
     try:
         found = findings_of(hosts, address_of_notebook(hosts))
     except ClusterError as error:
-        return [Finding(host=hosts[0].name, check="network", found=str(error), todo="see what is said there", is_fatal=True)]
+        return [Finding(host=hosts[0].name, check="network", found=str(error), todo="read the message", is_fatal=True)]
     with folder_token() as token:
         for host in hosts:
             is_shared = token is not None and host.ask("shares", cwd=str(Path.cwd()), token=token.name)["shares_folder"]

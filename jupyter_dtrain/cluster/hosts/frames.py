@@ -55,7 +55,9 @@ def read_frame(file: BinaryIO) -> tuple[Header, bytes] | None:
         return None
     length, rest = _SIZES.unpack(sizes)
     if max(length, rest) > LONGEST:
-        raise ClusterError("A message of a host's agent cannot be parsed: something else has written to its output.")
+        raise ClusterError(
+            "A message from a host's agent is malformed: another program, such as a login script, has written to its output."
+        )
     encoded, payload = file.read(length), file.read(rest)
     return None if len(encoded) < length or len(payload) < rest else (json.loads(encoded), payload)
 

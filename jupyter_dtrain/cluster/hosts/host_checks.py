@@ -62,7 +62,7 @@ def findings_of(hosts: Sequence[RemoteHost], notebook: str, *, new: Sequence[Rem
     for host in new:
         if host.facts["processor"] != first.facts["processor"]:
             what = f"its processor is {host.facts['processor']}, and that of {first.name} {first.facts['processor']}"
-            todo = "know that ranks may differ in the last digits, or use hosts of one kind"
+            todo = "use hosts with the same processor, or accept that ranks may differ in the last digits"
             found.append(Finding(host=host.name, check="processor", found=what, todo=todo))
     return found if any(finding.is_fatal for finding in found) else found + _reached(hosts, notebook, new)
 
@@ -74,13 +74,13 @@ def _of_one(host: RemoteHost) -> list[Finding]:
     resolves = facts["resolves"]
     if resolves.startswith("127.") and not facts["address"].startswith("127."):
         what = f"its own name {facts['host']} resolves to {resolves}"
-        todo = f"let /etc/hosts there say {facts['address']} {facts['host']}: libraries that look it up would wait for themselves"
+        todo = f"set {facts['address']} {facts['host']} in /etc/hosts there: libraries that resolve the name get the loopback address"
         found.append(Finding(host=name, check="own name", found=what, todo=todo))
     free = facts["shared_memory"]
-    todo = "give /dev/shm more, as what cells use lies there" if free < SHARED_MEMORY else ""
+    todo = "enlarge /dev/shm: it holds the values that cells use" if free < SHARED_MEMORY else ""
     found.append(Finding(host=name, check="shared memory", found=f"it has {free >> 20} MiB of shared memory free", todo=todo))
     behind = facts["time"] - facts["heard"]
-    todo = "let both ask a time server" if abs(behind) > CLOCK else ""
+    todo = "synchronize both clocks (NTP)" if abs(behind) > CLOCK else ""
     found.append(Finding(host=name, check="clock", found=f"its clock differs by {behind:+.1f} s", todo=todo))
     return found
 
@@ -92,9 +92,11 @@ def _versions(host: RemoteHost) -> list[Finding]:
         if other == version:
             continue
         what = (
-            f"it has {library} {other}, and the notebook {version}" if other else f"{library} is not installed for {host.facts['python']}"
+            f"it has {library} {other}, and the notebook has {version}"
+            if other
+            else f"{library} is not installed for {host.facts['python']}"
         )
-        todo = f"let `--remote-python PATH` name a Python {version}" if library == "Python" else f"install {library} {version} there"
+        todo = f"use `--remote-python PATH` to name a Python {version}" if library == "Python" else f"install {library} {version} there"
         found.append(Finding(host=host.name, check="versions", found=what, todo=todo, is_fatal=True))
     told = ", ".join(f"{library} {version}" for library, version in own.items() if version)
     return found or [Finding(host=host.name, check="versions", found=f"they are the notebook's: {told}")]
@@ -107,7 +109,7 @@ def _reached(hosts: Sequence[RemoteHost], notebook: str, new: Sequence[RemoteHos
         server = socket.create_server((notebook, 0))
     except OSError:
         what = f"it sees the notebook's host as {notebook}, which is none of its addresses"
-        todo = "use hosts that are reached without a jump host and without translated addresses"
+        todo = "use hosts that are reached without a jump host or address translation (NAT)"
         return [Finding(host=hosts[0].name, check="network", found=what, todo=todo, is_fatal=True)]
     with server:
         found += [_tried(host, "the notebook's host", notebook, server.getsockname()[1]) for host in new]
@@ -118,7 +120,7 @@ def _reached(hosts: Sequence[RemoteHost], notebook: str, new: Sequence[RemoteHos
         try:
             port = target.ask("listen", address=target.facts["address"])["port"]
         except ClusterError as error:
-            todo = "let the address that it is reached by be its own"
+            todo = "log in to it at one of its own addresses"
             found.append(Finding(host=target.name, check="network", found=str(error), todo=todo, is_fatal=True))
             continue
         found += [_tried(host, target.name, target.facts["address"], port) for host in tried]
@@ -130,5 +132,5 @@ def _tried(host: RemoteHost, target: str, address: str, port: int) -> Finding:
     if answer["reached"]:
         return Finding(host=host.name, check="network", found=f"it reaches {target}")
     what = f"it cannot connect to {target} ({address}:{port}, {answer['why']})"
-    todo = f"let the firewall of {target} pass {PORTS} from {host.name}"
+    todo = f"allow {PORTS} from {host.name} in the firewall of {target}"
     return Finding(host=host.name, check="network", found=what, todo=todo, is_fatal=True)

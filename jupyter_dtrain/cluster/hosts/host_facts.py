@@ -61,4 +61,4 @@ def interface_of(address: str) -> str:
     for name, addresses in psutil.net_if_addrs().items():
         if any(found.address == address for found in addresses):
             return name
-    raise ClusterError(f"no interface of it has the address {address} that it is reached by: an address that is translated on the way")
+    raise ClusterError(f"none of its interfaces has the address {address} of the login: the address is translated on the way (NAT)")

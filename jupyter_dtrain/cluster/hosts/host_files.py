@@ -55,7 +55,10 @@ class HostFiles(EngineFiles):
                     host.put(name, data, count)
             # The answer comes after all parts: a file that is still missing could not be written.
             if left := host.missing(missing.get(host, ())):
-                raise ClusterError(f"{host.name} has no room for the cell's values ({len(left)} of its buffers).")
+                raise ClusterError(
+                    f"{host.name} has no room in shared memory for {len(left)} of the cell's buffers. Enlarge /dev/shm there, or load "
+                    "large data inside the cell."
+                )
 
         list(self._on_each(send))
 
@@ -83,7 +86,7 @@ class HostFiles(EngineFiles):
             return
         host = self._host_of(rank)
         if host is None:
-            raise ClusterError(f"The engine of rank {rank} has not come up.")
+            raise ClusterError(f"The engine of rank {rank} has not started.")
         self._fetch(names, host)
 
     def on_one_host(self, names: Sequence[str], rank: int) -> list[str]:

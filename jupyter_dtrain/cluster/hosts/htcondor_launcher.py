@@ -96,7 +96,7 @@ class HTCondorLauncher(BatchLauncher):
         """Raise a `UsageError` for options that HTCondor does not have."""
         super().check_cluster(options)
         if options.job.partition is not None:
-            raise UsageError("--partition: HTCondor has none; write `#CONDOR requirements = …` into the file of --launcher-config.")
+            raise UsageError("--partition: HTCondor has none. Write `#CONDOR requirements = …` into the file of --launcher-config.")
 
     def script_of(self, options: ClusterOptions, invited: str) -> str:
         """Return the job's description, and the script of each process."""

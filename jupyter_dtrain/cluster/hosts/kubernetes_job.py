@@ -14,8 +14,8 @@ KUBERNETES = Scheduler("kubernetes", "Kubernetes", "")
 _DISRUPTED = {
     "PreemptionByScheduler": "was preempted by a pod of higher priority",
     "EvictionByEvictionAPI": "was evicted from its node",
-    "DeletionByTaintManager": "was removed, as its node has failed or is not for it",
-    "DeletionByPodGC": "was removed, as its node is gone",
+    "DeletionByTaintManager": "was removed because its node failed, or has a taint that the pod does not tolerate",
+    "DeletionByPodGC": "was removed because its node no longer exists",
     "TerminationByKubelet": "was evicted from its node",
 }
 """Texts by reason of the condition ``DisruptionTarget``."""
@@ -103,7 +103,7 @@ class KubernetesJob(Job):
     def _why_there_are_none(self, job: Manifest) -> str:
         """Return why Kubernetes has created no pods: a quota, or a queue that holds the Job."""
         if job["spec"].get("suspend"):
-            return "suspended: something else lets it begin"
+            return "suspended, such as by a queue: it starts when the queue resumes it"
         of_job = f"--field-selector=involvedObject.kind=Job,involvedObject.name={self.number},type=Warning"
         events = json.loads(kubectl("get", "events", of_job, *self._where, "-ojson"))["items"]
         return str(events[-1].get("message", "")) if events else ""
@@ -117,7 +117,7 @@ class KubernetesJob(Job):
             return f"is out of time: its limit was {self._limit} (`--time`)"
         if (ended := _container(pod, "terminated")) is not None:
             if ended.get("reason") == "OOMKilled":
-                return "has exceeded its memory limit: ask for more with `--mem`"
+                return "has exceeded its memory limit: request more with `--mem`"
             return f"has ended ({ended.get('message') or ended.get('reason', 'Error')}, exit code {ended.get('exitCode')})"
         if status.get("phase") == "Failed":
             return f"has ended ({status.get('message') or status.get('reason', 'Failed')})"

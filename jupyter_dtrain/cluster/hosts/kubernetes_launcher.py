@@ -114,7 +114,7 @@ def _with_file(job: Manifest, path: str | None) -> Manifest:
     try:
         told = kubectl("patch", "--local", "--type=strategic", f"--patch-file={Path(path).expanduser()}", "-f-", "-ojson", given=job)
     except ClusterError as error:
-        raise UsageError(f"--launcher-config {path} has to be a part of a Job, in YAML. {error}") from None
+        raise UsageError(f"--launcher-config {path} must be part of a Job, in YAML. {error}") from None
     merged: Manifest = json.loads(told)
     return merged
 

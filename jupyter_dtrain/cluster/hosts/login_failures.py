@@ -6,18 +6,18 @@ from collections.abc import Iterable
 
 _NOT_INSTALLED = "jupyter_dtrain is not installed for {python} there, or is another version: install the notebook's"
 _SAID = {
-    "Permission denied": "SSH refuses the login: `ssh-copy-id {name}` in a terminal lets you in without a password",
-    "Could not resolve hostname": "there is no host of that name: give it in ~/.ssh/config, or write its address",
-    "Host key verification failed": "its key is not known here: `ssh {name}` in a terminal asks whether it is the right one",
+    "Permission denied": "SSH refuses the login: run `ssh-copy-id {name}` in a terminal to log in without a password",
+    "Could not resolve hostname": "the host name cannot be resolved: add it to ~/.ssh/config, or use an address",
+    "Host key verification failed": "its host key is unknown here: run `ssh {name}` in a terminal once, to check and accept it",
     "Connection refused": "nothing listens at its SSH port: start sshd there",
-    "No route to host": "there is no way to it: is it switched on, and in this network?",
-    "timed out": "it does not answer at its SSH port: is it switched on, and does a firewall let SSH through?",
+    "No route to host": "there is no route to it: check that it is on and in this network",
+    "timed out": "it does not answer at its SSH port: check that it is on and that no firewall blocks SSH",
     "No module named 'jupyter_dtrain": _NOT_INSTALLED,
     "No module named jupyter_dtrain": _NOT_INSTALLED,
-    "No module named": "something that jupyter_dtrain needs is not installed for {python} there: {line}",
-    "the notebook's process cannot be reached": "it cannot connect to the notebook's host, which has to let TCP in from it: {line}",
-    "No such file or directory": "there is no {python}: `--remote-python PATH` names the Python to use there",
-    "not found": "there is no {python}: `--remote-python PATH` names the Python to use there",
+    "No module named": "a dependency of jupyter_dtrain is not installed for {python} there: {line}",
+    "the notebook's process cannot be reached": "it cannot connect to the notebook's host: allow TCP from it in that firewall ({line})",
+    "No such file or directory": "there is no {python}: use `--remote-python PATH` to name the Python there",
+    "not found": "there is no {python}: use `--remote-python PATH` to name the Python there",
 }
 """Texts in the output of ssh, a shell or Python → their explanation for the user."""
 _DOWN = (

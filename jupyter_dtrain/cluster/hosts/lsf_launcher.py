@@ -20,10 +20,10 @@ _PHASES: dict[str, Phase] = {
 }
 _ENDS = {
     "TERM_RUNLIMIT": "is out of time: its limit was {limit} (`--time`)",
-    "TERM_DEADLINE": "is out of time: its deadline has come",
+    "TERM_DEADLINE": "is out of time: it reached its deadline",
     "TERM_WINDOW": "is out of time: the window of its queue has closed",
-    "TERM_CPULIMIT": "is out of time: it has exceeded its limit of CPU time",
-    "TERM_MEMLIMIT": "has exceeded its memory limit: ask for more with `--mem`",
+    "TERM_CPULIMIT": "is out of time: it exceeded its CPU time limit",
+    "TERM_MEMLIMIT": "has exceeded its memory limit: request more with `--mem`",
     "TERM_PREEMPT": "was preempted by a job of higher priority",
     "TERM_OWNER": "was cancelled",
     "TERM_FORCE_OWNER": "was cancelled",

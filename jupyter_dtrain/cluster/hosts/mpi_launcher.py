@@ -37,7 +37,7 @@ class MpiLauncher(BatchLauncher):
     def check_cluster(self, options: ClusterOptions) -> None:
         """Raise a `UsageError` for options of a scheduler's job, or for contradictory numbers of engines."""
         if options.job != JobOptions(nodes=options.job.nodes):
-            raise UsageError("--launcher mpi submits no job: of a job's options it takes only --nodes.")
+            raise UsageError("--launcher mpi submits no job. Remove the options of a job, except --nodes.")
         if options.hosts and options.num_engines is not None:
             raise UsageError(f"--engines {options.num_engines}: --hosts says how many engines there are, as in --hosts a:2,b:2.")
         if options.hosts:
@@ -79,7 +79,7 @@ def _version() -> str:
     try:
         told = subprocess.run(["mpiexec", "--version"], capture_output=True, text=True, timeout=ANSWERED, check=False)
     except FileNotFoundError:
-        raise ClusterError("There is no mpiexec here: --launcher mpi needs an MPI on the notebook's host.") from None
+        raise ClusterError("There is no mpiexec here. Install MPI on the notebook's host, or use --launcher ssh.") from None
     except subprocess.TimeoutExpired:
-        raise ClusterError(f"mpiexec has not said within {ANSWERED:g} s to `mpiexec --version`.") from None
+        raise ClusterError(f"`mpiexec --version` has not answered within {ANSWERED:g} s.") from None
     return told.stdout + told.stderr

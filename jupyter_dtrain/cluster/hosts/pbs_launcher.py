@@ -20,9 +20,9 @@ _DELETED = "91"
 """Substate of a deleted job."""
 _ENDS = {
     "-29": "is out of time: its limit was {walltime} (`--time`)",
-    "-28": "is out of time: it has exceeded its limit of CPU time",
-    "-27": "has exceeded its memory limit: ask for more with `--mem`",
-    "-26": "has exceeded its memory limit: ask for more with `--mem`",
+    "-28": "is out of time: it exceeded its CPU time limit",
+    "-27": "has exceeded its memory limit: request more with `--mem`",
+    "-26": "has exceeded its memory limit: request more with `--mem`",
     "271": "was cancelled",
 }
 """Texts by the exit status of jobs that PBS has ended; 271 means SIGTERM."""

@@ -169,4 +169,4 @@ class ReturningHosts:
     def _note(self, missing: MissingHost, why: str) -> None:
         if not self._is_over and not is_down(why) and why != missing.told:
             missing.told = why
-            self._news.append(f"The host {missing.lost.name} can be reached again, and is not used: {why} The run continues without it.")
+            self._news.append(f"The host {missing.lost.name} can be reached again, but cannot be used: {why} The run continues without it.")

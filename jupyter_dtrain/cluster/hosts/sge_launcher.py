@@ -107,7 +107,7 @@ class SgeLauncher(BatchLauncher):
             given.append(f"-l h_rt={hours_of(job.time)}")
         given += [f"-{letter} {value}" for letter, value in (("q", job.partition), ("A", job.account)) if value is not None]
         given += [f"-o {shlex.quote(f'{Path.cwd()}/{JOB_NAME}-$JOB_ID.log')}", "-j y", "-r n"]
-        lost = "The file with the key of this job, in the home folder of the notebook's host, is not on this node."
+        lost = "The file with this job's key is not on this node. It is in the home folder of the notebook's host, which nodes must share."
         known = f'[ -n "${VARIABLE}" ] || {{ echo {shlex.quote(lost)} >&2; exit 1; }}'
         if nodes == 1:
             return SGE.script(options, given, invited, [known, f"exec {agent_line(options)}"])
@@ -118,7 +118,7 @@ class SgeLauncher(BatchLauncher):
             f'  qrsh -inherit -nostdin -V "$node" {agent_line(options, "$at")} < /dev/null &',
             "  at=$((at + 1))",
             'done < "$PE_HOSTFILE"',
-            f'[ $at = {nodes} ] || echo "The parallel environment $PE has given $at nodes, and not {nodes}." >&2',
+            f'[ $at = {nodes} ] || echo "The parallel environment $PE has given $at nodes instead of {nodes}." >&2',
             "wait",
         ]
         return SGE.script(options, given, invited, start)

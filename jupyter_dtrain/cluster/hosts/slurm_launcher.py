@@ -22,10 +22,10 @@ RUNS = ("RUNNING", "COMPLETING", "SUSPENDED")
 _ENDS = {
     "CANCELLED": "was cancelled",
     "TIMEOUT": "is out of time: its limit was {limit} (`--time`)",
-    "DEADLINE": "is out of time: its deadline has come",
+    "DEADLINE": "is out of time: it reached its deadline",
     "PREEMPTED": "was preempted by a job of higher priority",
-    "NODE_FAIL": "has ended, as one of its nodes has failed",
-    "OUT_OF_MEMORY": "has exceeded its memory limit: ask for more with `--mem`",
+    "NODE_FAIL": "has ended because one of its nodes failed",
+    "OUT_OF_MEMORY": "has exceeded its memory limit: request more with `--mem`",
 }
 
 
@@ -66,9 +66,9 @@ def _why(job: Job, node: str) -> str:
         return f"its job {job.number} was requeued"
     if state == "FAILED" and known.get("ExitCode") == _NO_FILE and "StdOut" in known:
         where = f"{Path(known['StdOut']).parent} on {known.get('BatchHost', 'its first node')}"
-        return f"its job {job.number} cannot write its output into {where}: be in a folder (`%cd`) that nodes have too"
+        return f"its job {job.number} cannot write its output into {where}: change (`%cd`) to a folder that nodes have too"
     if state in ("FAILED", "COMPLETED", "BOOT_FAIL"):
-        where = f": what it has written is in {known['StdOut']} on {known.get('BatchHost', 'its first node')}" if "StdOut" in known else ""
+        where = f": its output is in {known['StdOut']} on {known.get('BatchHost', 'its first node')}" if "StdOut" in known else ""
         return f"its job {job.number} has ended ({state}, exit code {known.get('ExitCode', 'unknown')}){where}"
     at = _facts("node", node) if node else {}
     if re.search("DOWN|FAIL|NOT_RESPONDING", at.get("State", "")):

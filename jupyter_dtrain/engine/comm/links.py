@@ -70,7 +70,9 @@ def check(store: Any, *, rank: int, size: int, ports: set[int], before: set[_Pai
             continue
         heard = store.get(f"links/{other}")
         if not hmac.compare_digest(heard[:_DIGEST_SIZE], hmac.digest(_key, b"%d " % other + heard[_DIGEST_SIZE:], _DIGEST)):
-            raise ConnectionError(f"Rank {other} has not said what is found of it: somebody else can write to where the ranks meet.")
+            raise ConnectionError(
+                f"The list of connections of rank {other} has a wrong signature: another process can write to the rendezvous."
+            )
         expected |= {(there, port, here, own) for here, own, there, port in json.loads(heard[_DIGEST_SIZE:])}
     strangers = {pair for pair in new if pair[1] in ports and pair not in expected}
     if strangers:

@@ -84,7 +84,7 @@ class StoreChannel:
         heard = self.hear(topic)
         signature, pickled = heard[:_DIGEST_SIZE], heard[_DIGEST_SIZE:]
         if not hmac.compare_digest(signature, self._signature(topic, pickled)):
-            raise RuntimeError(f"Rank 0 has not said what is found on {topic}: somebody else can write to where the ranks meet.")
+            raise RuntimeError(f"What rank 0 wrote on {topic} has a wrong signature: another process can write to the rendezvous.")
         return pickle.loads(pickled)
 
     def _signature(self, topic: str, data: bytes) -> bytes:
