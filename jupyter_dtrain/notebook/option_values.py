@@ -9,6 +9,9 @@ from datetime import timedelta
 from ..cluster_options import HostSpec
 from ..options import Metric
 
+_HIGHER_IS_BETTER = frozenset({"acc", "accuracy", "auc", "auroc", "bleu", "f1", "iou", "precision", "r2", "recall"})
+"""Words in names of metrics for which min, the default of ``--best``, is most likely not meant."""
+
 
 def whole_number(text: str) -> int:
     """Parse an integer."""
@@ -28,10 +31,14 @@ def steps_or_time(text: str) -> timedelta | int:
 
 
 def metric(text: str) -> Metric:
-    """Parse ``val_loss``, ``val_loss:min`` or ``accuracy:max``."""
+    """Parse ``val_loss``, ``val_loss:min`` or ``accuracy:max``. A name such as ``accuracy`` needs its mode."""
     name, colon, mode = text.partition(":")
     if not name or (colon and mode not in ("min", "max")):
         raise argparse.ArgumentTypeError(f"expected METRIC[:min|max], such as val_loss:min or accuracy:max, not {text!r}")
+    words = re.split(r"[^a-z0-9]+", name.lower())
+    words += [word.rstrip("0123456789") for word in words]  # acc1, acc5
+    if not colon and not _HIGHER_IS_BETTER.isdisjoint(words) and "loss" not in words:
+        raise argparse.ArgumentTypeError(f"write {name}:max if higher is better, or {name}:min")
     return Metric(name, "max" if mode == "max" else "min")
 
 

@@ -151,7 +151,7 @@ def _add_faults(parser: MagicParser) -> None:
         type=option_values.metric,
         metavar="METRIC[:min|max]",
         help="also keep the best checkpoint, by a metric that the cell logs or a variable of that name: val_loss:min, "
-        "accuracy:max (default: min)",
+        "accuracy:max (default: min; a name such as accuracy needs one)",
     )
     group.add_argument(
         "--elastic",

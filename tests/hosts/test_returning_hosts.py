@@ -124,7 +124,7 @@ def test_a_host_that_comes_back_with_another_torch_is_refused_once_and_the_run_g
     finally:
         lab[2].run(["rm", "/root/other"])
     assert cell.ok, cell.traceback
-    assert [("is not used" in notice) for notice in cell.notices].count(True) == 1, cell.notices
+    assert [("cannot be used" in notice) for notice in cell.notices].count(True) == 1, cell.notices
     assert hosts_of(notebook) == ["h1"]
     assert_same(notebook, expected[1])
 

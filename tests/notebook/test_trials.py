@@ -138,7 +138,7 @@ def test_without_a_metric_the_notebook_is_as_before(trying):
 
 def test_a_metric_that_no_trial_has(trying):
     trying.run(SETUP)
-    cell = trying.run("%%distribute --engines 2 --vary lr=0.1,0.01 --best accuracy" + CELL)
+    cell = trying.run("%%distribute --engines 2 --vary lr=0.1,0.01 --best accuracy:max" + CELL)
     assert "no trial has a finite value of 'accuracy'" in note(cell)
     assert trying.value("lr") == 0.5
 

@@ -283,7 +283,8 @@ export function textOf(
     case 'started':
       return formatWhen(value);
     default:
-      return column.kind === 'hyperparameter'
+      // A learning rate may be 0.00039999999999999996; a count is shown exactly.
+      return column.kind === 'hyperparameter' && Number.isInteger(value)
         ? String(value)
         : formatValue(value);
   }
