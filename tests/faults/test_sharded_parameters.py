@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.faults.disturbed import Disturbed, Killed
+from tests.faults.disturbed import SETUP, Disturbed, Killed
 
 
 def test_an_engine_is_killed(two):
@@ -27,3 +27,28 @@ def killed(module_notebook, two: Disturbed) -> Killed:
 @pytest.mark.parametrize("engines", [1, 2, 3])
 def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, tmp_path, engines):
     killed.check_resumed(new_notebook, tmp_path, engines)
+
+
+FAILING = SETUP.replace(
+    "AdamW(model.parameters()", "AdamW([dict(params=model[:3].parameters()), dict(params=model[3:].parameters())]"
+).replace(
+    "        optimizer.step()\n",
+    """
+        optimizer.param_groups[1]["betas"] = (0.9, "no") if batch % 5 == 2 else (0.9, 0.999)
+        try:
+            optimizer.step()
+        except TypeError:
+            pass
+""",
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("strategy", ["zero3", "pipeline", "tensor"])
+def test_an_engine_is_killed_after_errors_in_steps(two, strategy):
+    """The cell catches them after some parameters were updated."""
+    with two.another(FAILING, options=f"--strategy {strategy}") as run:
+        cell = run.start(f"--strategy {strategy}")
+        run.wait_for_snapshot(cell)
+        os.kill(run.pids[1], signal.SIGKILL)
+        assert "Lost rank 1 (its process has ended): resuming from step " in run.finish(cell)

@@ -219,20 +219,30 @@ class MeetingPlace:
 
     def _apart(self) -> RuntimeError:
         """Return the error to raise if ranks are at different places of the cell."""
-        notes = [(rank, *self._noted(rank)) for rank in range(self.num_ranks)]
-        differ = len({note for _, _, note in notes}) > 1
-        raised = [f"Rank {rank} had raised {text_of(note)}" for rank, _, note in notes if note and differ]
+        notes = [self._noted(rank)[1] for rank in range(self.num_ranks)]
+        differ = len(set(notes)) > 1
         why = (
-            f"{'; '.join(raised)}, which the cell caught. The others did not raise. Do what may fail before the loop, or leave it uncaught."
-            if raised
+            _caught([note or None for note in notes])
+            if differ
             else "Does the cell branch on something that differs between ranks (`datetime.now()`, an unseeded generator)?"
         )
         self._why_apart = f"The ranks are at different lines of the cell: they called different collectives. {why}"
         return RuntimeError(self._why_apart)
 
+    def fall_apart(self, failures: Failures) -> None:
+        """Let each exchange raise an error from now on that names `failures`, as what they have left is no process's. No collective."""
+        self._why_apart = f"The ranks have failed at different places of the cell. {_caught(failures)}"
+
     def _check(self) -> None:
         if self._why_apart is not None:  # the cell has caught this error
             raise RuntimeError(self._why_apart)
+
+
+def _caught(failures: Failures) -> str:
+    """Return a sentence on errors that the cell has caught."""
+    raised = [f"Rank {rank} had raised {text_of(failure)}" for rank, failure in enumerate(failures) if failure is not None]
+    others = "" if len(raised) == len(failures) else " The others did not raise."
+    return f"{'; '.join(raised)}, which the cell caught.{others} Do what may fail before the loop, or leave it uncaught."
 
 
 def _is_told(size: int) -> bool:

@@ -6,8 +6,7 @@ only for the rows that it updates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 
@@ -53,24 +52,14 @@ class GroupStore(ParameterStore):
     def _allocate(self, kinds: Sequence[Kind]) -> Sequence[GroupRows]:
         return allocate_in_groups(self._within, self._across, kinds, self._mesh)
 
-    @contextmanager
-    def writing(self, shards: Sequence[ParameterShard]) -> Iterator[None]:
-        """Let each rank write to its rows of `shards` in the ``with`` block, and refresh their replicas at its end. Collective."""
-        with super().writing(shards):
-            try:
-                yield
-            except Exception:  # a cell may catch an error that all ranks raise, after some rows have been written
-                with suppress(RuntimeError):  # other ranks do not come here
-                    self._refresh(shards)
-                    self.memory.barrier(len(shards))  # all have refreshed, before any of them reads
-                raise
-            self._refresh(shards)
+    def _finish_write(self, shards: Sequence[ParameterShard]) -> Callable[[], None]:
+        """Return the function that copies what the other groups have written."""
 
-    def _refresh(self, shards: Sequence[ParameterShard]) -> None:
-        """Copy what the other groups have written. Collective."""
-        self.memory.barrier(len(shards))
-        for shard in shards:
-            shard.storage.refresh()
+        def refresh() -> None:
+            for shard in shards:
+                shard.storage.refresh()
+
+        return refresh
 
     def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
         """Reduce-scatter the mean of `gradient`, (R, ...), into `rows`, (r, ...): within the group, then over groups. Collective."""

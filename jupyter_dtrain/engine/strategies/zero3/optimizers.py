@@ -9,12 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ....system.patches import patched
 from ....system.resources import give_back as give_back_heap
@@ -25,6 +24,7 @@ from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .row_steps import KeptState, is_state_of, num_lists, params_alone, rows_in_place
 from .sharded_rows import SharedRows, allocate, give_back, quiet
+from .whole_steps import WholeSteps
 
 _BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in ("Adafactor", "Muon", "SparseAdam"))
 _PIECES = 8
@@ -48,6 +48,7 @@ class ShardedSteps:
         self._store, self._say = store, say
         self._kept: IdentityMap[KeptState] = IdentityMap()
         self._kinds: set[type[Any]] = set()  # whose step is ours
+        self._whole = WholeSteps(store, self._shards_of, self._is_by_number, self.make_whole)
         self.quiet = Quiet()
         self._arrived: IdentityMap[bool] = IdentityMap()
         self._objects = arrived
@@ -67,8 +68,7 @@ class ShardedSteps:
                     self._kinds.add(kind)
                     stack.enter_context(patched(kind, "step", step_by(original_step(kind), self._step)))
             stack.enter_context(patched(Optimizer, "state", property(self._read, self._replaced), create=True))
-            stack.callback(register_optimizer_step_pre_hook(self._before_other).remove)
-            stack.callback(register_optimizer_step_post_hook(self._after_other).remove)
+            stack.enter_context(self._whole.installed())
             yield
 
     # -- a step ------------------------------------------------------------------------------------------------------
@@ -85,21 +85,23 @@ class ShardedSteps:
         if self._store.writes.any_says(self._is_held(optimizer)):
             strategy, kind = self._store.strategy, type(optimizer).__name__
             self._say(f"`--strategy {strategy}` does not shard the state of `{kind}` while the cell holds a part of it.")
-            self._make_ready(optimizer)
-            original(optimizer)
-            self._put_back(optimizer)
+            with self._whole.step(optimizer):
+                original(optimizer)
             return loss
         for shard in shards:
             shard.check()
-        with self._store.writing(shards), self.quiet.on():
-            self._cut(optimizer)
-            with rows_in_place(shards):
-                for params in self._a_few(optimizer, shards):
-                    with params_alone(optimizer, params):
-                        original(optimizer)
-                    self._cut(optimizer)  # what is new
-        for shard in shards:
-            self._store.fetch_new(shard)
+        try:
+            with self.quiet.on(), self._store.writing(shards, after_error=partial(self._cut, optimizer)):
+                self._cut(optimizer)
+                with rows_in_place(shards):
+                    for params in self._a_few(optimizer, shards):
+                        with params_alone(optimizer, params):
+                            original(optimizer)
+                        self._cut(optimizer)  # what is new
+        finally:
+            if not self._store.writes.is_writing:  # else the rows are of no use
+                for shard in shards:
+                    self._store.fetch_new(shard)
         return loss
 
     def _a_few(self, optimizer: Optimizer, shards: Sequence[ParameterShard]) -> list[list[torch.Tensor] | None]:
@@ -120,35 +122,6 @@ class ShardedSteps:
             pieces[-1].append(parameter)
             done += sizes.get(id(parameter), 0)
         return [*pieces] if new else [None]
-
-    def _before_other(self, optimizer: Optimizer, *_: object) -> None:
-        if not self._is_by_number(optimizer):
-            self._store.sync()
-            self._make_ready(optimizer)
-
-    def _make_ready(self, optimizer: Optimizer) -> None:
-        """Give an optimizer full parameters, gradients and state, as it does not update each element by itself."""
-        self.make_whole(optimizer)
-        shards = self._shards_of(optimizer)
-        self._store.fetch(shards)
-        for shard in shards:
-            shard.uses += 1
-            shard.is_pinned = True
-            shard.parameter.__class__ = nn.Parameter
-            if shard.gradient is not None:
-                shard.set_gradient(self._store.full_tensor(shard.read_gradient()).detach())
-
-    def _after_other(self, optimizer: Optimizer, *_: object) -> None:
-        if not self._is_by_number(optimizer):
-            self._put_back(optimizer)
-
-    def _put_back(self, optimizer: Optimizer) -> None:
-        for shard in self._shards_of(optimizer):
-            shard.uses -= 1
-            shard.is_pinned = False
-            shard.parameter.__class__ = shard.kind()
-            shard.mark_written()
-        self._store.sync()
 
     def _is_by_number(self, optimizer: Optimizer) -> bool:
         """Return whether `optimizer` updates each element of a parameter by itself."""

@@ -56,6 +56,7 @@ class ParameterStore(ParameterRegistry):
         self._whole: dict[int, weakref.ref[ParameterShard]] = {}  # by number: those whose full tensor is not freed yet
         self.full_tensor: Callable[[Any], Any] = lambda value: value  # of a global tensor
         self.before_replicating: Callable[[], None] = lambda: None  # optimizer state is sharded as the parameters are
+        self.before_sync: Callable[[], None] = lambda: None
 
     @property
     def buffered(self) -> int:
@@ -126,6 +127,7 @@ class ParameterStore(ParameterRegistry):
 
     def sync(self) -> None:
         """Write what the cell has written to full parameters back to their rows. Collective, if it has written to any."""
+        self.before_sync()
         self._settle()
         written = [shard for shard in self.now_whole() if shard.is_written()]
         if written:
@@ -136,9 +138,21 @@ class ParameterStore(ParameterRegistry):
                     self.saved.follow(shard)
         self.sweep()
 
-    def writing(self, shards: Sequence[ParameterShard]) -> AbstractContextManager[None]:
-        """Let each rank write to its rows of `shards` in the ``with`` block; no rank reads them there. Collective."""
-        return self.writes.writing(sum(shard.number for shard in shards))
+    def writing(self, shards: Sequence[ParameterShard], after_error: Callable[[], None] | None = None) -> AbstractContextManager[None]:
+        """Let each rank write to its rows of `shards` in the ``with`` block; no rank reads them there. Collective.
+
+        An error of all ranks is raised after `after_error`, as in :meth:`.WriteCounts.writing`.
+        """
+        return self.writes.writing(
+            sum(shard.number for shard in shards),
+            finish=self._finish_write(shards),
+            after_error=after_error,
+            progress=lambda: [shard.num_writes for shard in shards],
+        )
+
+    def _finish_write(self, shards: Sequence[ParameterShard]) -> Callable[[], None] | None:  # noqa: ARG002  # of the others there is nothing
+        """Return what is to be done when all ranks have written to `shards`."""
+        return None
 
     def reduce_scatter(self, shard: ParameterShard, gradient: torch.Tensor, rows: torch.Tensor) -> None:
         """Reduce-scatter the mean of all ranks' `gradient`, (R, ...), into `rows`, (r, ...). Collective."""

@@ -123,6 +123,12 @@ class ParameterWrites(ABC):
         """Count the full tensor as written to: fused optimizers do not increase version counters."""
         self._seen = -1
 
+    @property
+    def num_writes(self) -> int:
+        """How often the parameter was written to since its rows were last what it is."""
+        with quiet():
+            return self.parameter._version - self._seen
+
     def write_back(self) -> None:
         """Copy what was written to the full parameter back to the rows."""
         with quiet(), torch.no_grad():
