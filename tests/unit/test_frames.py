@@ -28,7 +28,7 @@ def test_one_that_is_cut_off_is_the_end():
 
 
 def test_what_is_no_frame_is_an_error():
-    with pytest.raises(ClusterError, match="something else has written"):
+    with pytest.raises(ClusterError, match="another program, such as a login script, has written"):
         read_frame(io.BytesIO((LONGEST + 1).to_bytes(4, "big") * 2))
 
 
