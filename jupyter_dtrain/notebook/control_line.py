@@ -58,7 +58,7 @@ def line_parser() -> argparse.ArgumentParser:
     )
     resume.add_argument("--trust", action="store_true", help="load even if not signed by you (may execute arbitrary code)")
     add_cluster(resume, "--engines", "-n")
-    attach = actions.add_parser("attach", help="attach to a run of %%distribute --detach, or fetch its results", allow_abbrev=False)
+    attach = actions.add_parser("attach", help="attach to a run of %%%%distribute --detach, or fetch its results", allow_abbrev=False)
     attach.add_argument("run", nargs="?", metavar="RUN", help="its id or name (default: the last one)")
     attach.add_argument("--trust", action="store_true", help="load the results even if not signed by you (may execute arbitrary code)")
     debug = actions.add_parser("debug", help="open a post-mortem debugger on a cell that failed, as %%debug does", allow_abbrev=False)
