@@ -1,84 +1,206 @@
-"""Find branches that depend on a number (``if self.steps > 100:``, ``if epoch >= warmup:``) and mix samples of a batch.
+"""Find expressions that mix samples of a batch in branches that a model may take for the first time long after it was checked.
 
-A call of a model shows what it does with samples only on the path that it takes. Numbers change from call to call, so a branch may be taken
-for the first time long after a model was checked. Therefore the source is searched. False positives only cost time.
+A call of a model shows what it does with samples only on the path that it takes. Its flags (``self.training``, ``masked=True``) are
+known to the run, which checks each combination. Anything else may change from call to call: a number (``if self.steps > 100:``), what was
+computed from it (``late = epoch >= warmup``), a global name, a setting in an object of the user's. Therefore the source is searched. False
+positives only cost time.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Set
+from dataclasses import dataclass, field
+
+from .sample_mixing import dims_of, mixing, name_of
 
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _SIZES = frozenset(("dim", "ndim", "ndimension", "shape", "size", "numel", "len"))
 """Comparisons of these with a number depend on a tensor's shape, which the first call shows."""
-# fmt: off
-_OF_ALL = frozenset((
-    "mean", "sum", "std", "var", "std_mean", "var_mean", "norm", "max", "min", "amax", "amin", "aminmax", "median", "quantile", "logsumexp",
-    "prod", "all", "any",
-))
-"""Without a dim, these reduce over all samples."""
-_ALONG = frozenset((
-    "sort", "argsort", "argmax", "argmin", "topk", "cumsum", "cumprod", "logcumsumexp", "softmax", "log_softmax", "normalize", "roll",
-    "flip",
-))
-# fmt: on
-_MIX = frozenset(("randperm", "cdist", "pdist", "cov", "corrcoef"))
-_MODULES = frozenset(("torch", "F", "functional", "linalg", "np", "numpy"))
-_DIMS = frozenset(("dim", "dims", "axis"))
+_OF_TENSORS = frozenset(("device", "dtype", "grad_fn", "is_cuda", "is_floating_point", "is_leaf", "is_sparse", "requires_grad"))
+_OF_KINDS = frozenset(("callable", "hasattr", "is_scripting", "is_tensor", "is_tracing", "isinstance", "issubclass", "type"))
+_Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
-def mixes(part: ast.AST, called: Set[str] = frozenset()) -> bool:
-    """Return whether a part of a source text mixes samples of a batch, or calls one of the functions `called`."""
-    return any((isinstance(node, ast.Call) and _name_of(node) in called) or _is_of_samples(node) for node in ast.walk(part))
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known of the code around a function.
+
+    Attributes
+    ----------
+    called : set of str
+        Names of functions, and of modules, that mix samples.
+    own : set of str
+        Names of all functions, and of modules, whose code is known.
+    flags : set of str
+        Attributes of modules that hold flags, whose changes the run notices.
+    stored : set of str
+        Attributes that the functions set.
+    given_numbers : set of str
+        Names of functions that are given the outcome of a test that may change.
+    """
+
+    called: Set[str] = field(default_factory=frozenset)
+    own: Set[str] = field(default_factory=frozenset)
+    flags: Set[str] = frozenset(("training",))
+    stored: Set[str] = field(default_factory=frozenset)
+    given_numbers: Set[str] = field(default_factory=frozenset)
 
 
-def mixes_by_number(function: ast.AST, called: Set[str] = frozenset()) -> bool:
-    """Return whether a number may decide whether a function mixes samples of a batch.
+class Branches:
+    """The branches of one function.
 
     Parameters
     ----------
     function : ast.AST
-    called : set of str
-        Names of functions, and of modules, that mix samples.
+    known : Known
+    names : set of str
+        The names that the function is called by.
     """
-    fixed = {name for node in ast.walk(function) for name in _fixed_names(node)}
-    return any(
-        isinstance(node, ast.If | ast.IfExp)
-        and _goes_by_number(node.test, fixed)
-        and any(mixes(branch, called) for branch in _branches(node, function))
-        for node in ast.walk(function)
-    )
+
+    def __init__(self, function: ast.AST, known: Known, names: Set[str] = frozenset()) -> None:
+        own = next((node for node in ast.walk(function) if isinstance(node, _Function)), None)
+        self._function, self._known = function, known
+        self._params = {} if own is None else dict(_params(own))
+        self._self = next(iter(self._params), "self")
+        self._given_numbers = not names.isdisjoint(known.given_numbers)
+        self._assigned: dict[str, list[ast.expr]] = {}
+        self._counted: set[str] = set()  # by loops
+        for node in ast.walk(function):
+            if isinstance(node, ast.For | ast.comprehension):
+                self._counted.update(part.id for part in ast.walk(node.target) if isinstance(part, ast.Name))
+            for name, value in _bound(node):
+                self._assigned.setdefault(name, []).append(value)
+        self._sizes = {name for name, values in self._assigned.items() if any(map(_is_size, values))}
+        self._asked: set[str] = set()
+
+    def mixing(self) -> Iterator[ast.AST]:
+        """Yield the expressions that mix samples in branches that may be taken later on."""
+        for node in ast.walk(self._function):
+            if isinstance(node, ast.If | ast.IfExp | ast.While):
+                changes = self.may_change(node.test)
+            elif isinstance(node, ast.Match):
+                changes = self.may_change(node.subject)
+            else:
+                changes = isinstance(node, ast.For) and not _is_fixed(node.iter)  # the first call may loop over nothing
+            if changes:
+                for branch in _branches(node, self._function):
+                    yield from mixing(branch, self._known.called, self._known.own)
+
+    def turns(self) -> bool:
+        """Return whether an operation may go along another dim from some call on."""
+        return any(self._may_turn(dim) for node in ast.walk(self._function) for dim in dims_of(node))
+
+    def _may_turn(self, dim: ast.expr) -> bool:
+        match dim:
+            case ast.IfExp():
+                return self.may_change(dim.test) or self._may_turn(dim.body) or self._may_turn(dim.orelse)
+            case ast.Tuple() | ast.List():
+                return any(map(self._may_turn, dim.elts))
+            case ast.UnaryOp():
+                return self._may_turn(dim.operand)
+            case ast.Attribute():
+                return dim.attr in self._known.stored
+            case ast.Name() if dim.id in self._assigned and dim.id not in self._asked:
+                self._asked.add(dim.id)
+                try:
+                    return any(map(self._may_turn, self._assigned[dim.id]))
+                finally:
+                    self._asked.discard(dim.id)
+            case ast.Name():
+                return dim.id in self._params and self._given_numbers
+            case ast.BinOp() | ast.Call() | ast.Subscript():
+                return not _is_size(dim) and any(isinstance(part, ast.Attribute) for part in ast.walk(dim))
+        return False
+
+    def calls_with_numbers(self) -> Iterator[str]:
+        """Yield the names of functions that are given the outcome of a test that may change."""
+        for node in ast.walk(self._function):
+            if isinstance(node, ast.Call) and (name := name_of(node)) is not None:
+                given = (*node.args, *(keyword.value for keyword in node.keywords))
+                if any(self._is_outcome(value) and self.may_change(value) for value in given):
+                    yield name
+
+    def _is_outcome(self, value: ast.expr) -> bool:
+        if isinstance(value, ast.Name):
+            return any(map(self._is_outcome, (part for part in self._assigned.get(value.id, ()) if not isinstance(part, ast.Name))))
+        return isinstance(value, ast.Compare | ast.BoolOp | ast.IfExp) or (isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not))
+
+    def may_change(self, test: ast.expr) -> bool:
+        """Return whether the outcome of a test may change from call to call without a change of flags, or of sizes."""
+        if isinstance(test, ast.BoolOp):
+            return any(map(self.may_change, test.values))
+        if isinstance(test, ast.UnaryOp):
+            return self.may_change(test.operand)
+        if isinstance(test, ast.IfExp):
+            return any(map(self.may_change, (test.test, test.body, test.orelse)))
+        if isinstance(test, ast.NamedExpr):
+            return self.may_change(test.value)
+        if _is_size(test) or not self._sizes.isdisjoint(part.id for part in ast.walk(test) if isinstance(part, ast.Name)):
+            return False
+        if isinstance(test, ast.Compare):
+            sides = [test.left, *test.comparators]
+            by_number = all(isinstance(op, _ORDERED) for op in test.ops) and not any(map(_is_flag, sides))
+            return any(self._changes(side, by_number=by_number) for side in sides)
+        return self._changes(test, by_number=isinstance(test, ast.BinOp))
+
+    def _changes(self, value: ast.expr, *, by_number: bool) -> bool:
+        if isinstance(value, ast.Constant):
+            return False
+        if isinstance(value, ast.Tuple | ast.List | ast.Set | ast.BinOp):
+            parts = (value.left, value.right) if isinstance(value, ast.BinOp) else value.elts
+            return any(self._changes(part, by_number=by_number) for part in parts)
+        if isinstance(value, ast.Call):
+            return name_of(value) not in _OF_KINDS
+        if isinstance(value, ast.Attribute):
+            if isinstance(value.value, ast.Name) and value.value.id == self._self:
+                return value.attr not in self._known.flags
+            return value.attr not in _OF_TENSORS
+        if not isinstance(value, ast.Name):
+            return True
+        name = value.id
+        if name in self._assigned and name not in self._asked:
+            self._asked.add(name)
+            try:
+                return any(map(self.may_change, self._assigned[name])) or (name in self._params and by_number)
+            finally:
+                self._asked.discard(name)
+        if name in self._params:
+            return by_number or self._given_numbers or _is_number(self._params[name])
+        return name not in self._counted and name not in self._asked
 
 
-def _name_of(call: ast.Call) -> str | None:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
+def mixes_by_number(function: ast.AST, known: Known | None = None) -> bool:
+    """Return whether something that no flag tells may decide whether a function mixes samples of a batch."""
+    branches = Branches(function, known or Known())
+    return branches.turns() or next(branches.mixing(), None) is not None
 
 
-def _fixed_names(node: ast.AST) -> Iterator[str]:
-    """Yield the names that `node` binds to values that are equal in all calls: a loop variable, a size."""
-    targets: list[ast.expr] = []
-    if isinstance(node, ast.For | ast.comprehension):
-        targets = [node.target]
-    elif isinstance(node, ast.Assign) and not _SIZES.isdisjoint(_words(node.value)):
-        targets = node.targets
-    for target in targets:
-        yield from (part.id for part in ast.walk(target) if isinstance(part, ast.Name))
+def _params(function: _Function) -> Iterator[tuple[str, ast.expr | None]]:
+    """Yield the parameters of a function, with their defaults."""
+    args = function.args
+    positional = [*args.posonlyargs, *args.args]
+    defaults = [*[None] * (len(positional) - len(args.defaults)), *args.defaults]
+    yield from ((arg.arg, default) for arg, default in zip(positional, defaults, strict=True))
+    yield from ((arg.arg, default) for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True))
+    yield from ((arg.arg, None) for arg in (args.vararg, args.kwarg) if arg is not None)
 
 
-def _words(node: ast.AST) -> set[str]:
-    found = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-    return found | {part.attr for part in ast.walk(node) if isinstance(part, ast.Attribute)}
+def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the names that a node assigns to, with their values."""
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from ((part.id, node.value) for part in ast.walk(target) if isinstance(part, ast.Name))
+    elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and isinstance(node.target, ast.Name) and node.value is not None:
+        yield node.target.id, node.value
 
 
-def _goes_by_number(test: ast.expr, fixed: set[str]) -> bool:
-    for part in ast.walk(test):
-        if isinstance(part, ast.Compare):
-            sides = [part.left, *part.comparators]
-            by_number = all(isinstance(op, _ORDERED) for op in part.ops) and not any(map(_is_flag, sides))
-        else:
-            by_number = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
-        if by_number and (_SIZES | fixed).isdisjoint(_words(part)):
+def _is_size(value: ast.expr) -> bool:
+    """Return whether a value is of a tensor's size; the length of an attribute may be that of a list that grows."""
+    for part in ast.walk(value):
+        if isinstance(part, ast.Attribute) and part.attr in _SIZES:
+            return True
+        if isinstance(part, ast.Call) and name_of(part) == "len" and not any(isinstance(arg, ast.Attribute) for arg in part.args):
             return True
     return False
 
@@ -87,41 +209,27 @@ def _is_flag(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str | bool | None)
 
 
-def _branches(node: ast.If | ast.IfExp, function: ast.AST) -> Iterator[ast.AST]:
-    """Yield the nodes whose execution depends on the test of `node`."""
+def _is_number(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool)
+
+
+def _is_fixed(iterable: ast.expr) -> bool:
+    if isinstance(iterable, ast.Call) and name_of(iterable) == "range":
+        return all(isinstance(arg, ast.Constant) for arg in iterable.args)
+    return isinstance(iterable, ast.Constant)
+
+
+def _branches(node: ast.AST, function: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes whose execution depends on `node`."""
     if isinstance(node, ast.IfExp):
         yield from (node.body, node.orelse)
         return
-    yield from (*node.body, *node.orelse)
-    if any(isinstance(part, ast.Return | ast.Continue | ast.Break) for branch in (*node.body, *node.orelse) for part in ast.walk(branch)):
+    if isinstance(node, ast.Match):
+        own = [part for case in node.cases for part in case.body]
+    else:
+        assert isinstance(node, ast.If | ast.While | ast.For)
+        own = [*node.body, *node.orelse]
+    yield from own
+    if any(isinstance(part, ast.Return | ast.Continue | ast.Break) for branch in own for part in ast.walk(branch)):
         end = node.end_lineno or node.lineno
         yield from (part for part in ast.walk(function) if isinstance(part, ast.stmt) and part.lineno > end)
-
-
-def _is_of_samples(node: ast.AST) -> bool:
-    """Return whether an expression may mix samples of a batch, along its first dim."""
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        return ast.dump(node.left) in map(ast.dump, _turned(node.right)) or ast.dump(node.right) in map(ast.dump, _turned(node.left))
-    if not isinstance(node, ast.Call):
-        return False
-    args, name, of_module = node.args, _name_of(node), False
-    if isinstance(node.func, ast.Attribute):
-        owner = node.func.value
-        of_module = (owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", None)) in _MODULES
-    elif name not in _MIX:  # the builtin `sum` takes a list
-        return False
-    if name in ("mm", "matmul") and of_module and len(args) == 2:
-        return ast.dump(args[0]) in map(ast.dump, _turned(args[1]))
-    given = [*args[of_module:], *(keyword.value for keyword in node.keywords if keyword.arg in _DIMS)]
-    along_first = any(
-        isinstance(part, ast.Constant) and part.value == 0 and part.value is not False for arg in given for part in ast.walk(arg)
-    )
-    return name in _MIX or (name in _OF_ALL and not given) or (name in _OF_ALL | _ALONG and along_first)
-
-
-def _turned(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the expression of which `node` is the transpose."""
-    if isinstance(node, ast.Attribute) and node.attr in ("T", "mT"):
-        yield node.value
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("t", "transpose"):
-        yield node.func.value

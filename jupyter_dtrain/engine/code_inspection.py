@@ -109,16 +109,16 @@ def _kept(module: nn.Module) -> Iterator[object]:
 def _uses(
     value: object, has: Callable[[CodeType, set[str]], bool], seen: set[FunctionType], *, methods: bool = False, owner: object = None
 ) -> bool:
-    function = _function_of(value)
+    function = function_of(value)
     if function is None or function in seen or f"{function.__module__}.".startswith(TORCH):
         return False
     seen.add(function)  # not its code object, which all functions of one decorator share
-    names, owner = names_in(function.__code__), _owner_of(value) or owner
+    names, owner = names_in(function.__code__), owner_of(value) or owner
     called = chain(_called(function, names), _methods(function, names, owner) if methods else ())
     return has(function.__code__, names) or any(_uses(other, has, seen, methods=methods, owner=owner) for other in called)
 
 
-def _owner_of(value: object) -> object:
+def owner_of(value: object) -> object:
     """Return the object that a call of `value` passes as ``self``; ``None`` if there is none."""
     while isinstance(value, partial):
         value = value.func
@@ -138,7 +138,7 @@ def _methods(function: FunctionType, names: set[str], owner: object) -> Iterator
             yield MethodType(method, known) if isinstance(method, FunctionType) else method
 
 
-def _function_of(value: Any) -> FunctionType | None:
+def function_of(value: Any) -> FunctionType | None:
     """Return the Python function that a call of `value` runs, if any."""
     while not isinstance(value, FunctionType):
         if isinstance(value, partial):

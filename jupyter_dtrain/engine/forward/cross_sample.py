@@ -13,28 +13,22 @@ some samples in the middle suffice, as it takes from each sample to the next or 
 model refuses so few (it inverts their covariance), only the full batch tells. If memory is too small for the full batch, the share's last
 samples are used instead.
 
-A dependence that changes nothing in this batch (a branch not taken) is found from the operations (`sample_flow`). A branch that depends on
-a number, such as a step count, is found from the code (`number_branches`).
+A dependence that changes nothing in this batch (a branch not taken) is found from the operations (`sample_flow`). What a later call
+may run for the first time, such as a branch by a step count, is found from the code (`later_paths`).
 """
 
 from __future__ import annotations
 
-import ast
-import inspect
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache, partial
-from types import CodeType
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...analysis.code_objects import original_code
-from ...analysis.number_branches import mixes, mixes_by_number
-from ..code_inspection import call_uses, code_uses, model_uses
+from ..code_inspection import code_uses, model_uses
 from ..module_tree import layers_taking_statistics, modules_in
 from ..rng.global_sampling import GlobalSampling
 from ..rng.sample_sites import SampleSites
@@ -42,7 +36,6 @@ from ..rng.streams import ModelStream
 from ..tensor.placement_types import Shard
 from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
-from ..user_frames import is_users
 from .parts_alone import Part, depends_across_samples, differs
 from .sample_flow import SampleFlow
 
@@ -173,35 +166,6 @@ def normalizes_parts(model: nn.Module) -> bool:
 def scales_tables(model: nn.Module) -> bool:
     """Return whether an embedding in `model` rescales looked-up rows in place (``max_norm``): a rank looks up its samples' rows only."""
     return any(isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None for module in modules_in(model))
-
-
-def mixes_later(model: nn.Module) -> bool:
-    """Return whether the code of `model` may mix samples in a branch that depends on a number (``if self.calls > 9:``)."""
-    texts: dict[str, list[ast.AST]] = {}
-
-    def note(code: CodeType, _names: set[str]) -> bool:
-        if (text := _text_of(code)) is not None:
-            texts.setdefault(code.co_name, []).append(text)
-        return False
-
-    called = set()
-    for kind, module in {type(module): module for module in modules_in(model)}.items():
-        call_uses(module.forward, note)
-        own = _text_of(getattr(module.forward, "__code__", None))
-        if own is not None and mixes(own):
-            called |= {name.rpartition(".")[2] for name, part in model.named_modules() if type(part) is kind} - {""}
-    called |= {name for name, of_name in texts.items() if any(map(mixes, of_name))} - {"forward"}
-    return any(mixes_by_number(text, called) for of_name in texts.values() for text in of_name)
-
-
-@lru_cache(maxsize=512)
-def _text_of(code: CodeType | None) -> ast.AST | None:
-    if code is None or not is_users(code.co_filename):
-        return None
-    try:
-        return ast.parse(textwrap.dedent(inspect.getsource(original_code(code) or code)))
-    except (OSError, SyntaxError, TypeError):  # no source, or only part of a statement
-        return None
 
 
 def shows_itself(model: nn.Module, drawing: GlobalSampling | None, sites: SampleSites | None) -> bool:

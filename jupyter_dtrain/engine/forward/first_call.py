@@ -16,8 +16,9 @@ from ..tensor.agreed import failures_of
 from ..tensor.autograd_function import must_be_whole
 from ..tensor.model_io import NeedsFullBatch
 from ..tensor.redistribute import Exchange
-from .cross_sample import SamplesOfCall, mixes_later, scales_tables
+from .cross_sample import SamplesOfCall, scales_tables
 from .input_sharding import MarkedNow, marked
+from .later_paths import LaterPaths
 from .sharded_call import ShardedCall
 from .state import hold_tensors
 
@@ -41,15 +42,16 @@ class FirstCall(ShardedCall):
             The model is open, on all ranks, or let inputs require gradients (`MarkedNow`).
         """
         before = self._first
-        if before.reached.iterators or scales_tables(self.module) or mixes_later(self.module):
+        if before.reached.iterators or scales_tables(self.module):
             self.refused = True
             raise NeedsFullBatch
         result: Any = None
         drawing: GlobalSampling | None = None
         failed: BaseException | None = None
         said = io.StringIO()
+        later, paths = LaterPaths(self.module), self.called.paths
         try:
-            with redirect_stdout(said):
+            with redirect_stdout(said), paths.noted(self.module, later.files()):
                 result, drawing = self._call_on_own(self.own_call)
         except RngChanged:
             raise
@@ -61,9 +63,8 @@ class FirstCall(ShardedCall):
         changes = before.changes()
         keeps = self.keeps or hold_tensors(changes)
         caught = model_uses(self.module, lambda code, _: catches(code))  # an error of one sample, caught, may change the others
-        refuses = (
-            failed is not None or caught or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue()) or shuffles
-        )
+        refuses = failed is not None or caught or keeps or self._handed.kept() is None or before.written() or bool(said.getvalue())
+        refuses = refuses or shuffles or later.remain(paths)
         elsewhere = drawing is not None and failed is None and before.has_drawn_elsewhere()
         drawn_here = None if drawing is None else drawing.result
         notes = bool(changes)

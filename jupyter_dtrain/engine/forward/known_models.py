@@ -13,6 +13,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from ..identity_map import IdentityMap
+from .paths_taken import PathsTaken
 from .watch import Watch, name_of_class
 from .ways import Ways
 
@@ -50,6 +51,7 @@ class ModuleInfo:
     writes_uncounted : bool
         Whether it writes to its inputs by ``x.data`` or ``x.numpy()``.
     ways : Ways
+    paths : PathsTaken
     """
 
     is_model: bool | None = None
@@ -66,6 +68,7 @@ class ModuleInfo:
     marked: dict[bool, list[int]] = field(default_factory=dict)
     writes_uncounted: bool = False
     ways: Ways = field(default_factory=Ways)
+    paths: PathsTaken = field(default_factory=PathsTaken)
 
 
 class KnownModels:
