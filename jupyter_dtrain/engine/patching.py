@@ -151,7 +151,12 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
             return
         set_attribute(self, name, models.parts.set_attribute(self, name, value))
 
-    return [(nn.Module, "__init__", module_init), (nn.Module, "__call__", module_call), (nn.Module, "__setattr__", module_setattr)]
+    return [
+        (nn.Module, "__init__", module_init),
+        (nn.Module, "__call__", module_call),
+        (nn.Module, "__setattr__", module_setattr),
+        (torch._VF, "_pad_packed_sequence", models.parts.padding(torch._VF._pad_packed_sequence)),
+    ]
 
 
 def _of_loaders(loaders: ShardedLoaders, timing: Timing) -> list[Replacement]:

@@ -62,6 +62,7 @@ TABLE = (
     Replaced("torch.nn.modules.module.Module", "register_*_hook", "a model with hooks is called as one process calls it"),
     Replaced("torch.nn.modules.module", "BackwardHook", "hooks of modules get gradients of the global batch"),
     Replaced("torch.nn.functional", "batch_norm", "statistics are taken over the global batch"),
+    Replaced("torch._VF", "_pad_packed_sequence", "sequences are padded to the longest of the global batch"),
     # -- loaders
     Replaced("torch.utils.data.dataloader.DataLoader", "__iter__ __len__", "each rank loads its shard of a batch"),
     Replaced("torchdata.stateful_dataloader.*", "__iter__ __init__", "as PyTorch's own loader and its iterator"),

@@ -25,7 +25,7 @@ NAMES = {
     "torch._C._autograd._top_saved_tensors_default_hooks": "whether activations are kept elsewhere",
     "torch._C._autograd._unsafe_set_version_counter": "a tensor that was put back is as it was for autograd",
     "torch._C._nn": "functions that take plain numbers",
-    "torch._VF": "functions that take plain numbers",
+    "torch._VF": "functions that take plain numbers or pad sequences",
     "torch._functorch.apis": "transforms of functions",
     "torch._functorch.eager_transforms": "transforms of functions",
     "torch._functorch.pyfunctorch.temporarily_clear_interpreter_stack": "transforms of functions",

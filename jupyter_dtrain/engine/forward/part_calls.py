@@ -6,6 +6,8 @@ This state comprises the statistics of normalization layers and how models draw 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import wraps
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from ..rng.streams import ModelStream
 from ..tensor.batch_norm import GlobalNormalization, NormalizationLayers
 from ..tensor.model_io import NeedsFullBatch
 from ..tensor.placement_types import GlobalTensor, Shard, source_of
+from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
 from .cross_sample import SEQUENCE_LAYERS
 from .first_call import FirstCall
@@ -138,6 +141,20 @@ class PartCalls:
             self._view.retains(tensor)
         with torch._C.DisableTorchFunctionSubclass():
             return original(source_of(tensor), *hook)
+
+    def padding(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the replacement of `original`, by which sequences are padded: to the longest of the global batch.
+
+        In a call that is only made to learn from, the samples are not those of all ranks, and it may fail on one.
+        """
+
+        @wraps(original)
+        def pad_packed_sequence(data: Any, batch_sizes: Any, batch_first: bool, padding_value: float, length: int) -> Any:
+            if self.current is not None and not torch.compiler.is_dynamo_compiling() and self.current.exchanges_in == get_ident():
+                length = max(Exchange.objects(length))
+            return original(data, batch_sizes, batch_first, padding_value, length)
+
+        return pad_packed_sequence
 
     def made(self, module: nn.Module) -> None:
         """Record that `module` is being constructed."""

@@ -6,6 +6,7 @@ call teaches is in `first_call`.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ class ShardedCall:
         As in `ShardedParameters`: returns the replacement of `own_call` for a later call; ``None``: `own_call` is used.
     keeps : bool
         Whether a module has stored a tensor.
+    exchanges_in : int, optional
+        Ident of the thread in which all ranks run the model, each on its share.
     refused : bool
         Whether the model itself cannot compute on a share; otherwise only its results lack a row per sample.
     """
@@ -85,11 +88,12 @@ class ShardedCall:
     computed_by: Callable[[ShardedCall], Callable[[Any], Any]] | None = None
     keeps: bool = False
     refused: bool = False
+    exchanges_in: int | None = None
     is_first: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        given = (*self.given[0], *self.given[1].values())
-        self._handed = CallArguments(*self.own, given=given, is_first=self.is_first, uncounted=self.called.writes_uncounted)
+        given, uncounted = (*self.given[0], *self.given[1].values()), self.called.writes_uncounted
+        self._handed = CallArguments(*self.own, given=given, is_first=self.is_first, uncounted=uncounted)
         self._batch_dims: dict[int, tuple[torch.Tensor, int]] = {}
         self._made: dict[int, nn.Module] = {}
         self._reached: Reached | None = None
@@ -135,10 +139,8 @@ class ShardedCall:
                 raise NeedsFullBatch
             result = handed.with_kept(result)
             batch_dims = {key: dim for key, (_, dim) in self._batch_dims.items()}
-            one_more = self._call_with_one_more
-            placed = place_results(
-                result, self.placement, known=self.called.results, batch_dims=batch_dims, one_more=one_more, on_new=self._new_results
-            )
+            known, one_more, on_new = self.called.results, self._call_with_one_more, self._new_results
+            placed = place_results(result, self.placement, known=known, batch_dims=batch_dims, one_more=one_more, on_new=on_new)
             if self.is_first and self._mixes_samples(result, drawing):
                 raise NeedsFullBatch
             self._refresh_written()
@@ -175,8 +177,8 @@ class ShardedCall:
         if isinstance(self._before, LightModuleState) and id(module) not in self._made:
             self._before.setting(module)
         if isinstance(value, torch.Tensor | list | tuple | dict):
-            leaves = pytree.tree_leaves(value)
-            if any(isinstance(leaf, torch.Tensor) and (leaf is value or not isinstance(leaf, nn.Parameter)) for leaf in leaves):
+            tensors = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
+            if any(tensor is value or not isinstance(tensor, nn.Parameter) for tensor in tensors):
                 self.keeps |= getattr(module, name, None) is not value
 
     def note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
@@ -185,8 +187,8 @@ class ShardedCall:
         if not isinstance(output, torch.Tensor) or output.dim() != 3:  # packed, or one sequence
             return
         self._batch_dims[id(output)] = output, 0 if module.batch_first else 1
-        for state in hidden if isinstance(hidden, tuple) else (hidden,):
-            self._batch_dims[id(state)] = state, 1
+        states = hidden if isinstance(hidden, tuple) else (hidden,)
+        self._batch_dims.update((id(state), (state, 1)) for state in states)
 
     def _new_results(self) -> None:
         """Record that results have a new structure: either all ranks see it, or it depends on their samples.
@@ -210,7 +212,9 @@ class ShardedCall:
             raise KeepsState(self.module) from None
         self._handed.shard(partial(self.view.arguments.shard_argument, placement=self.placement))
         with nullcontext() if self.draws is None else self.draws.drawing(self.module, self.placement) as drawing:
+            self.exchanges_in = threading.get_ident() if call is self.own_call else None
             result = call(self.own)
+            self.exchanges_in = None
         self._handed.inputs.count()
         return result, drawing
 
@@ -233,16 +237,8 @@ class ShardedCall:
         return False
 
     def _learning(self) -> LearningCalls:
-        return LearningCalls(
-            module=self.module,
-            given=self.given,
-            placement=self.placement,
-            view=self.view,
-            own_call=self.own_call,
-            handed=self._handed,
-            before=self._before,
-            state_now=self._as_it_is,
-        )
+        known = {name: getattr(self, name) for name in ("module", "given", "placement", "view", "own_call")}
+        return LearningCalls(**known, handed=self._handed, before=self._before, state_now=self._as_it_is)
 
     def _call_with_one_more(self, mode: AbstractContextManager[Any] | None = None) -> Any:
         return self._learning().with_one_more(mode)
