@@ -33,7 +33,9 @@ def test_there_are_no_more_of_them_than_trials():
     assert lanes({"a": 4}, 1, at_most=2) == [({"a": 1}, (0, 2)), ({"a": 1}, (1, 2))]
 
 
-@pytest.mark.parametrize(("hosts", "engines", "message"), [({"a": 2}, 3, "exceeds the number of engines, 2"), ({"a": None}, 1, "say how many engines")])
+@pytest.mark.parametrize(
+    ("hosts", "engines", "message"), [({"a": 2}, 3, "exceeds the number of engines, 2"), ({"a": None}, 1, "say how many engines")]
+)
 def test_what_cannot_be_had_is_refused(hosts, engines, message):
     with pytest.raises(UsageError, match=message):
         lanes(hosts, engines)

@@ -100,7 +100,9 @@ class SampleFlow(AbstractContextManager["SampleFlow"]):
         self.operations.append(_Operation(name, tuple(self._tensors(taken)), tuple(self._tensors(made)), result))
 
     def _tensors(self, values: Any) -> Iterator[_Seen]:
-        for leaf in pytree.tree_leaves(values):
+        leaves = pytree.tree_leaves(values)
+        bounds = [bound for leaf in leaves if isinstance(leaf, slice) for bound in (leaf.start, leaf.stop, leaf.step)]
+        for leaf in (*leaves, *bounds):
             if isinstance(leaf, torch.Tensor):
                 try:
                     storage = leaf.untyped_storage()
@@ -217,6 +219,9 @@ class _Functions(TorchFunctionMode):
         if reads or sizes or isinstance(result, torch.Size):
             if not _is_torch_reading():
                 self.flow.note(_READ if reads else _SIZE, (args, kwargs))
+        elif func is torch.nn.functional.one_hot and (kwargs.get("num_classes", -1) if len(args) < 2 else args[1]) == -1:
+            self.flow.note(_READ, (args, kwargs))  # the largest class of all samples is the size of the result
+            self.flow.note(name, (args, kwargs), result)
         elif name.startswith(_WRITING):
             self.flow.note(name, (args, kwargs), args[0])
         elif any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(result)):
