@@ -129,6 +129,32 @@ optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         + "losses.append((model[2].weight - model[2].weight.T).abs().max().item())\n",
         STATE,
     ),
+    "backward passes of one's own that are not linear": (
+        HEAD
+        + """
+class Sign(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, w):
+        ctx.save_for_backward(w)
+        return w.sign() * w.abs().mean()
+    @staticmethod
+    def backward(ctx, g): return g.clamp(-0.003, 0.003) * (ctx.saved_tensors[0].abs() <= 1)
+class Clip(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x.clone()
+    @staticmethod
+    def backward(ctx, g): return g.clamp(-0.003, 0.003)
+class Binary(nn.Linear):
+    def forward(self, x): return F.linear(x, Sign.apply(self.weight), self.bias)
+class Clipped(nn.Linear):
+    def forward(self, x): return Clip.apply(super().forward(x))
+model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), Binary(16, 16), nn.Tanh(), Clipped(16, 12), nn.Tanh(), nn.Linear(12, 5))
+loader = DataLoader(TensorDataset(X, Y), batch_size=11, shuffle=True)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+""",
+        LOOP,
+        STATE,
+    ),
     "tied embeddings, groups of their own": (WORDS, in_step("nn.utils.clip_grad_norm_(model.parameters(), 1.0)"), STATE),
     "freezing between epochs": (
         MLP,

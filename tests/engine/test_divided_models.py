@@ -20,6 +20,7 @@ from tests.engine.ranks import RankError
 from tests.notebook.corpus_cells import CELLS, NEED_AN_ENGINE, TOLERANCE, apart, text_apart
 
 EACH_TIME = [
+    ("backward passes of one's own that are not linear", "pipeline 2"),
     ("freezing between epochs", "zero3 3"),
     ("frozen parts in checkpoints", "zero3 2"),
     ("jagged batches", "tensor 2"),

@@ -71,6 +71,7 @@ class FirstCall(ShardedCall):
         uncounted = self._handed.inputs.has_uncounted()
         of_ranks = Exchange.objects((refuses, elsewhere, notes, uncounted, drawn_here, self.view.functions.met))
         self.refused = any(refuses for refuses, *_ in of_ranks) or must_be_whole([met for *_, met in of_ranks])
+        self.called.bends |= any(met.bends for *_, met in of_ranks)
         self.called.writes_uncounted |= any(uncounted for _, _, _, uncounted, *_ in of_ranks)
         self._handed.inputs.uncounted = self.called.writes_uncounted
         self._handed.inputs.count()

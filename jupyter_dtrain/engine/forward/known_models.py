@@ -48,6 +48,8 @@ class ModuleInfo:
         What it changes independently of its samples, as :meth:`Change.names` returns it.
     marked : dict of bool to list of int
         In training and in evaluation: indices of argument leaves that it lets require gradients (``x.requires_grad_()``).
+    bends : bool
+        A backward pass of its own functions is not linear.
     writes_uncounted : bool
         Whether it writes to its inputs by ``x.data`` or ``x.numpy()``.
     ways : Ways
@@ -66,6 +68,7 @@ class ModuleInfo:
     watch: Watch | None = None
     accepted: set[tuple[int, Any]] = field(default_factory=set)
     marked: dict[bool, list[int]] = field(default_factory=dict)
+    bends: bool = False
     writes_uncounted: bool = False
     ways: Ways = field(default_factory=Ways)
     paths: PathsTaken = field(default_factory=PathsTaken)

@@ -55,11 +55,14 @@ class Met:
     ----------
     refused : bool
         Whether one of them must not be computed on a shard.
+    bends : bool
+        Whether the backward pass of one of them is not linear.
     sums : list of float
         Sums of the inputs that were taken for rows of the shard. Recorded in a model's first call only.
     """
 
     refused: bool = False
+    bends: bool = False
     sums: list[float] = field(default_factory=list)
 
 
@@ -79,6 +82,8 @@ class OwnFunctions:
     ----------
     met : Met
         Functions seen since the last call of :meth:`enter`.
+    num_bent : int
+        How many with a backward pass that is not linear have been seen.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -86,6 +91,7 @@ class OwnFunctions:
         self._placement: Shard | None = None
         self._is_first = False
         self.met = Met()
+        self.num_bent = 0
 
     def enter(self, placement: Shard, *, is_first: bool) -> None:
         """Begin a call of a model on the rank's shard; `is_first`: its first call."""
@@ -114,6 +120,8 @@ class OwnFunctions:
         node = next((o.grad_fn for o in outputs if isinstance(o, torch.Tensor) and isinstance(o.grad_fn, kind._backward_cls)), None)
         if node is None:
             return
+        self.met.bends = True
+        self.num_bent += 1
         placement = self._placement
         inputs = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.is_floating_point()]
         if placement is None or all(isinstance(arg, nn.Parameter) for arg in inputs):

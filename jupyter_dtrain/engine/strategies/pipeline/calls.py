@@ -23,7 +23,7 @@ from ...forward.sharded_call import ShardedCall
 from ...tensor.autograd_function import current_apply
 from ..zero3.saved import SavedParameters
 from .handed_values import NotSent, joined, taken_apart
-from .pieces import Key, Pieces
+from .pieces import Computed, Key, Pieces
 from .sampling import ModelCall, Sampling
 from .stage_node import RemoteModules, StageCall
 from .stage_requests import StageRequests
@@ -139,7 +139,7 @@ class StageCalls:
         if stage == self.rank:
             try:
                 with self._served():
-                    computed = self.pieces.compute(self.rank, key, modules, shards, given, tensors, requires)
+                    computed = self._compute(self.rank, key, modules, shards, given, tensors, requires)
             except NotSent as why:
                 raise RuntimeError(
                     f"`--strategy pipeline` cannot follow a change in a module's code path: {why}. Use `--strategy zero3`."
@@ -192,8 +192,19 @@ class StageCalls:
         if shards is None:
             raise NotSent("their parameters are in use")
         with self._served(), sampling.going_on(call) as sampled:
-            computed = self.pieces.compute(rank, key, modules, shards, given, tensors, requires)
+            computed = self._compute(rank, key, modules, shards, given, tensors, requires)
         return (computed.tree, computed.requires_grad, sampled[0]), computed.tensors
+
+    def _compute(self, rank: int, key: Key, *what: Any) -> Computed:
+        """Call modules as :meth:`.Pieces.compute` does, if their backward pass needs nothing that only `rank` knows."""
+        assert self.call is not None
+        functions = self.call.sharded.view.functions
+        before = functions.num_bent
+        computed = self.pieces.compute(rank, key, *what)
+        if functions.num_bent != before:
+            self.pieces.drop(rank, key)
+            raise NotSent("a backward pass of their own is not linear")
+        return computed
 
     # -- a backward pass ---------------------------------------------------------------------------------------------
 

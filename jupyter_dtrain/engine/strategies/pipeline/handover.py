@@ -74,8 +74,9 @@ class Handover:
         known = self._why_not.get(module) or self._why_not.set(module, {})
         if module.training not in known:
             known[module.training] = _why_not(sharded)
-            self._tell(module, known[module.training])
-        return not known[module.training]
+        why = "a backward pass of its own is not linear" if sharded.called.bends else known[module.training]
+        self._tell(module, why)
+        return not why
 
     def on_full_batch(self, module: nn.Module) -> None:
         """Say that a model is not handed on, because its `forward` needs the full batch."""
