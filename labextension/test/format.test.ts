@@ -7,7 +7,8 @@ import {
   formatSeconds,
   formatTick,
   formatValue,
-  formatWhen
+  formatWhen,
+  shortNames
 } from '../src/panels/format';
 
 describe('numbers for a person', () => {
@@ -32,6 +33,16 @@ describe('numbers for a person', () => {
   it('name the unit of memory once', () => {
     assert.equal(formatMemory(1.2 * 2 ** 30, 16 * 2 ** 30), '1.2 / 16 GiB');
     assert.equal(formatMemory(512, 900), '512 / 900 B');
+  });
+
+  it('are of trials without what all have in their names', () => {
+    const trials = ['sweep lr=0.1 width=8', 'sweep lr=0.1 width=32'];
+    assert.deepEqual(shortNames(trials), ['width=8', 'width=32']);
+    assert.deepEqual(shortNames(['a lr=1', 'a lr=2']), ['lr=1', 'lr=2']);
+    for (const kept of [[], ['a lr=1'], ['run 1', 'run 2'], ['a lr=1', 'a']]) {
+      assert.deepEqual(shortNames(kept), kept);
+    }
+    assert.deepEqual(shortNames(['lr=1', 'lr=1']), ['lr=1', 'lr=1']);
   });
 
   it('are rounded percents', () => {

@@ -21,7 +21,13 @@ import {
   type ICurveRun
 } from '../model/lines';
 import type { PlotOptions } from '../model/plotOptions';
-import { formatCount, formatDuration, formatTick, formatValue } from './format';
+import {
+  formatCount,
+  formatDuration,
+  formatTick,
+  formatValue,
+  shortNames
+} from './format';
 import { workInFrame } from './frameWork';
 
 const HEIGHT = 170;
@@ -93,6 +99,7 @@ export class CurvePlots {
       this._builder = new LineBuilder(this._options.plot, details);
       this.clear();
     }
+    this._names = shortNames(runs.map(({ name }) => name));
     const groups = groupCurves(drawnNames(runs));
     this._drop(new Set(groups.map(group => group.stem)));
     if (!groups.some(group => FOLDED.includes(group.stem))) {
@@ -194,7 +201,7 @@ export class CurvePlots {
     const color =
       runs.length === 1 ? Math.max(0, parts.indexOf(part)) : runColor(line.run);
     const name = this._label(line.name);
-    const run = runs[line.run]?.name ?? '';
+    const run = this._names[line.run] ?? '';
     const label =
       runs.length === 1 ? name : numMembers === 1 ? run : `${run} · ${name}`;
     return { ...line, label, color, dashed: part !== 'train' };
@@ -332,6 +339,8 @@ export class CurvePlots {
   /** The charts that have changed, by stem; the oldest first. */
   private readonly _waiting = new Map<string, IWaiting>();
   private _builder: LineBuilder;
+  /** Of the runs, as legends show them. */
+  private _names: readonly string[] = [];
   private _details: Details | null = null;
   private _full: readonly [number, number] = [0, 1];
   private _hasEpochs = false;

@@ -95,6 +95,23 @@ export function formatDuration(seconds: number): string {
     : `${minutes}:${two(whole % 60)}`;
 }
 
+/** Names of trials without the words that all of them begin with: `lr=0.1` for `sweep lr=0.1`. */
+export function shortNames(names: readonly string[]): string[] {
+  if (names.length < 2) {
+    return [...names];
+  }
+  const words = names.map(name => name.split(' '));
+  const [first = []] = words;
+  const shared = Math.min(...words.map(({ length }) => length - 1));
+  let same = 0;
+  while (same < shared && words.every(other => other[same] === first[same])) {
+    same += 1;
+  }
+  const short = words.map(one => one.slice(same).join(' '));
+  // Other names, as `run 1` and `run 2`, say nothing without their first words.
+  return short.every(name => /^[^\s=]+=/.test(name)) ? short : [...names];
+}
+
 /** A moment in seconds since the epoch: the time, and the day if it is not that of `now`. */
 export function formatWhen(seconds: number, now = Date.now() / 1000): string {
   const [date, today] = [new Date(seconds * 1000), new Date(now * 1000)];
