@@ -18,7 +18,7 @@ from jupyter_dtrain.engine.comm import collectives
 from jupyter_dtrain.engine.strategies.zero1.partition import has_step_of, original_step
 from jupyter_dtrain.engine.strategies.zero1.sharded_optimizer import ShardedOptimizerStates
 from tests.conftest import in_turn
-from tests.engine.ranks import Run, double_precision, models_in
+from tests.engine.ranks import RankError, Run, double_precision, models_in
 
 SETUP = """
 import copy, torch
@@ -411,3 +411,31 @@ def test_adamw_steps_as_adam_does_where_it_has_no_step_of_its_own(monkeypatch):
     assert "step" not in vars(torch.optim.AdamW)
     assert has_step_of(optimizer, {torch.optim.Adam})
     assert not has_step_of(optimizer, {torch.optim.SGD})
+
+
+FAILING = """
+class Bad(float):
+    def __neg__(self): raise ValueError("bad")
+for x, y in loader:
+    optimizer.zero_grad()
+    F.cross_entropy(model(x), y).backward()
+    optimizer.param_groups[1]["lr"] = Bad(0.1) if len(seen) == 2 else 0.1
+    try:
+        optimizer.step()
+    except WHAT as error:
+        seen.append(str(error))
+    seen.append(0)
+"""
+
+
+@pytest.mark.parametrize("num_ranks", [2, 3])
+def test_an_error_in_a_step_that_the_cell_catches_is_said(ranks, num_ranks):
+    """What each rank had updated before it is no process's."""
+    setup = SETUP + "optimizer = torch.optim.SGD([dict(params=others), dict(params=weights[:1])], lr=0.1, momentum=0.9)\n"
+    for what, said in {
+        "ValueError": "cannot go on after an error in a step",
+        "Exception": "cannot go on after",
+        "KeyError": "ValueError: bad",
+    }.items():
+        with pytest.raises(RankError, match=said):
+            ranks.call(num_ranks, run_it, setup, FAILING.replace("WHAT", what), STATE, True)

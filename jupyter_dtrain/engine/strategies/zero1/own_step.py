@@ -2,15 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch.optim import Optimizer
 
 from ...comm.collectives import exchange
+from ...tensor.agreed import failures_of, first_of, raise_if_any
+from ...tensor.caught import may_be_caught
 from ...tensor.rank0_guard import all_ranks_come
 from .gather import way_of
 from .partition import Quiet, Step
+
+
+class StepErrors:
+    """Errors in steps that the cell catches. It cannot go on after one, as ranks have updated other parameters before it.
+
+    One process has then updated all parameters up to the one at which it fails.
+    """
+
+    def __init__(self) -> None:
+        self._has_failed = False
+
+    @contextmanager
+    def agreed(self) -> Iterator[None]:
+        """Raise an error of any rank in the ``with`` block on all ranks, where the cell would catch it. Collective there."""
+        error: Exception | None = None
+        is_caught = may_be_caught()
+        try:
+            yield
+        except Exception as raised:
+            if not is_caught:
+                raise
+            error = raised
+        if is_caught and first_of(failures := failures_of(error)) is not None:
+            self._has_failed = True
+            raise_if_any(failures, error)
+
+    def check(self) -> None:
+        """Raise an error if there was one.
+
+        Raises
+        ------
+        RuntimeError
+        """
+        if self._has_failed:
+            raise RuntimeError(
+                "`--strategy zero1` cannot go on after an error in a step of an optimizer, which the cell has caught: each engine had "
+                "updated other parameters before it. Use `--strategy auto`, or `--strategy zero3`."
+            )
 
 
 def step_own(

@@ -22,7 +22,7 @@ from ...dedup import Apart
 from ...identity_map import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from .gather import Old, all_kept, fill, in_place_of, put_in_order, standing_in, state_of
-from .own_step import send, step_own
+from .own_step import StepErrors, send, step_own
 from .partition import KINDS, Owners, Quiet, Step, has_known_step, has_parts, is_pytorchs, original_step, parameters_of, step_by
 from .state_access import OptimizerParts, StateAccess
 
@@ -49,6 +49,7 @@ class ShardedOptimizerStates:
         self._parts: IdentityMap[OptimizerParts] = IdentityMap()
         self._count = 0
         self.quiet = Quiet()
+        self._errors = StepErrors()
         self.are_home = False
 
     def register(self, objects: Iterable[object]) -> None:
@@ -84,6 +85,7 @@ class ShardedOptimizerStates:
     # -- a step ------------------------------------------------------------------------------------------------------
 
     def _step(self, original: Step, optimizer: Optimizer, closure: Callable[[], Any] | None = None) -> Any:
+        self._errors.check()
         if not has_parts(optimizer):
             self._give_up(optimizer)
             return original(optimizer, closure)
@@ -96,7 +98,8 @@ class ShardedOptimizerStates:
         if parts.is_whole:
             self._let_go(optimizer, parts)
         parts.is_as_it_came = False
-        updated = step_own(original, optimizer, owners, rank=self._rank, world_size=self._world_size, quiet=self.quiet)
+        with self._errors.agreed():
+            updated = step_own(original, optimizer, owners, rank=self._rank, world_size=self._world_size, quiet=self.quiet)
         with Counted(COMMUNICATION):
             send(updated, rank=self._rank)
         return loss
@@ -139,6 +142,7 @@ class ShardedOptimizerStates:
         parts.is_whole = False
 
     def _make_whole(self, optimizer: Optimizer, parts: OptimizerParts) -> None:
+        self._errors.check()
         if not parts.is_whole:
             kept = all_kept({parts.number: optimizer}, self._owners, rank=self._rank)
             fill(kept, rank=self._rank, reads=True, order=self._orders())
@@ -160,6 +164,7 @@ class ShardedOptimizerStates:
 
         A collective, and the last one that is about states.
         """
+        self._errors.check()
         reads, changed = self._rank == 0, {}
         for number, optimizer in self._there().items():
             parts = self._parts.get(optimizer)
@@ -178,6 +183,7 @@ class ShardedOptimizerStates:
     @contextmanager
     def for_snapshot(self) -> Iterator[Apart]:
         """Put placeholders for full state into optimizers, in the ``with`` block. Collective."""
+        self._errors.check()
         optimizers = self._there()
         with self.quiet.on():
             kept = all_kept(optimizers, self._owners, rank=self._rank)
