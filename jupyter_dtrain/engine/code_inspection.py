@@ -26,7 +26,7 @@ _PLAIN = frozenset({type(None), bool, int, float, str, tuple, list, dict, set})
 _MAKING = ("init", "reset")
 _BY_NAME = frozenset(("getattr", "methodcaller", "attrgetter", "__getattribute__", "__dict__", "vars"))
 _LOOKED_AT = 100  # most items visited in a container of a model, which may be data
-_NO_CALL = (
+NO_CALL = (
     nn.Module,
     torch.Tensor,
     type,
@@ -102,7 +102,7 @@ def _kept(module: nn.Module) -> Iterator[object]:
         for one in islice(several, _LOOKED_AT):
             yield one
             kind = type(one)
-            if not isinstance(one, _NO_CALL) and kind.__module__ != "builtins" and is_users_module(kind.__module__):
+            if not isinstance(one, NO_CALL) and kind.__module__ != "builtins" and is_users_module(kind.__module__):
                 yield from vars(kind).values()
 
 
@@ -148,7 +148,7 @@ def function_of(value: Any) -> FunctionType | None:
         elif isinstance(value, property):
             value = value.fget
         else:
-            call = None if isinstance(value, _NO_CALL) else _in_class(value, "__call__")
+            call = None if isinstance(value, NO_CALL) else _in_class(value, "__call__")
             return call if isinstance(call, FunctionType) else None
     return value
 

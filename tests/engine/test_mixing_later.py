@@ -28,6 +28,8 @@ class Settings:
 settings = Settings()
 
 class Early:
+    f = staticmethod(lambda h: h)
+
     def apply(self, h):
         return h
 
@@ -153,6 +155,34 @@ def test_what_begins_later(ranks, name, world_size):
     setup = setup_of(LATER[name])
     (plain,) = ranks.call(1, run_plain, setup, CELL, "losses, model.state_dict()")
     for found in ranks.call(world_size, run_notebook, setup, CELL, "losses, model.state_dict()", {"global_draws": True}):
+        assert apart(plain["compared"], found["compared"]) is None
+
+
+CHANGED = {
+    "a module": ("nn.Identity()", "h = self.own(h)", "model.own = Centred()"),
+    "a module of a list": ("nn.ModuleList([nn.Identity()])", "for own in self.own: h = own(h)", "model.own.append(Centred())"),
+    "a module's setting": ("nn.Softmax(dim=1)", "h = self.own(h)", "model.own.dim = 0"),
+    "a number": ("1", "h = h - h.mean(self.own, keepdim=True)", "model.own = 0"),
+    "a function": ("f_early", "h = self.own(h)", "model.own = f_late"),
+    "a method": ("None", "h = self.f_0(h)", "model.f_0 = model.f_1"),
+    "an object": ("Early()", "h = self.own.apply(h)", "model.own = Late()"),
+    "an object's function": ("Early()", "h = self.own.f(h)", "model.own.f = f_late"),
+    "a function of a list": ("[f_early]", "for f in self.own: h = f(h)", "model.own.append(f_late)"),
+    "a function of a dict": ('{"a": f_early}', 'h = self.own["a"](h)', 'model.own["a"] = f_late'),
+    "a global name": ("None", "h = centred_rows(h)", "centred_rows = f_late"),
+    "a method of the class": ("None", "h = self.f_0(h)", "Net.f_0 = Net.f_1"),
+    "a setting in a dict": ('{"late": False}', 'if self.own["late"]: h = h - h.mean(0)', 'model.own["late"] = True'),
+    "what is there": ("nn.Identity()", "if self.own is None: h = h - h.mean(0)", "model.own = None"),
+}
+
+
+@pytest.mark.parametrize(("name", "world_size"), in_turn(CHANGED, [2, 3]))
+def test_what_the_cell_changes(ranks, name, world_size):
+    own, then, change = CHANGED[name]
+    setup = SETUP.replace("{then}", then).replace("{held}", f"self.own = {own}")
+    cell = CELL.replace("    for x, y in", f"    if epoch == 1:\n        {change}\n    for x, y in")
+    (plain,) = ranks.call(1, run_plain, setup, cell, "losses, model.state_dict()")
+    for found in ranks.call(world_size, run_notebook, setup, cell, "losses, model.state_dict()", {"global_draws": True}):
         assert apart(plain["compared"], found["compared"]) is None
 
 

@@ -93,6 +93,7 @@ class FirstCall(ShardedCall):
                 result, drawing = self._call_on_own(self.own_call)
         if found := marked(self.given, self.own):
             raise MarkedNow(found)
+        self.called.changes.follow(later.places)
         self.called.ways.learn(self.module, self.given, self.settings)
         return result, drawing
 

@@ -13,6 +13,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
 from ..identity_map import IdentityMap
+from .code_changes import CodeChanges
 from .paths_taken import PathsTaken
 from .watch import Watch, name_of_class
 from .ways import Ways
@@ -54,6 +55,7 @@ class ModuleInfo:
         Whether it writes to its inputs by ``x.data`` or ``x.numpy()``.
     ways : Ways
     paths : PathsTaken
+    changes : CodeChanges
     """
 
     is_model: bool | None = None
@@ -72,6 +74,7 @@ class ModuleInfo:
     writes_uncounted: bool = False
     ways: Ways = field(default_factory=Ways)
     paths: PathsTaken = field(default_factory=PathsTaken)
+    changes: CodeChanges = field(default_factory=CodeChanges)
 
 
 class KnownModels:

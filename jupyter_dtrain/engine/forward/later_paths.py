@@ -20,7 +20,8 @@ from ...analysis.number_branches import Branches, Known
 from ...analysis.sample_mixing import mixes, mixing
 from ..module_tree import modules_in
 from ..user_frames import is_users_module
-from .model_texts import CONTAINERS, MOST_ITEMS, ModelTexts
+from .code_changes import CONTAINERS, MOST_ITEMS
+from .model_texts import ModelTexts
 from .paths_taken import PathsTaken
 
 _FLAGS = (bool, str, type(None))
@@ -32,11 +33,17 @@ class LaterPaths:
     Parameters
     ----------
     model : nn.Module
+
+    Attributes
+    ----------
+    places : list of callable
+        As of `ModelTexts`.
     """
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = modules_in(model)
-        self._texts = ModelTexts(self._modules).texts
+        found = ModelTexts(self._modules)
+        self._texts, self.places = found.texts, found.places
         loads = [node for text in self._texts.values() for node in ast.walk(text.tree)]
         called = {id(node.func) for node in loads if isinstance(node, ast.Call)}
         self._as_values = {

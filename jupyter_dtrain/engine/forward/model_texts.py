@@ -7,7 +7,7 @@ and methods whose names code computes.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -20,9 +20,8 @@ from ...analysis.function_source import tree_of
 from ...analysis.sample_mixing import name_of
 from ..code_inspection import function_of, owner_of
 from ..user_frames import is_users, is_users_module
+from .code_changes import CONTAINERS, MOST_ITEMS, places_in, places_of
 
-CONTAINERS = (list, tuple, dict, set)
-MOST_ITEMS = 100
 _LOOKS_UP = frozenset(("globals", "eval", "exec"))
 
 
@@ -60,11 +59,26 @@ class ModelTexts:
     Attributes
     ----------
     texts : dict of CodeType to Text
+    places : list of callable
+        Where code may be bound anew, as :meth:`CodeChanges.follow` takes them.
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
         self.texts: dict[CodeType, Text] = {}
+        self.places: list[Callable[[], Any]] = []
+        self._looked_at: set[Any] = set()
         self._collect(modules)
+
+    def _add_places(self, function: FunctionType, owner: Any, names: set[str]) -> None:
+        """Record where the names in a function are bound to code."""
+        kinds = [kind for kind in type(owner).__mro__ if is_users_module(kind.__module__)] if owner is not None else []
+        for namespace in (function.__globals__, *map(vars, kinds)):
+            new = {name for name in names if (id(namespace), name) not in self._looked_at}
+            self._looked_at |= {(id(namespace), name) for name in new}
+            self.places += places_in(namespace, sorted(new))
+        new = {name for name in names if (id(owner), name) not in self._looked_at}
+        self._looked_at |= {(id(owner), name) for name in new}
+        self.places += places_of(owner, sorted(new))
 
     def _collect(self, modules: Iterable[nn.Module]) -> None:
         """Find the sources of all functions that a call may run."""
@@ -102,6 +116,7 @@ class ModelTexts:
 
     def _referred(self, function: FunctionType, owner: Any, tree: ast.AST | None) -> Iterator[tuple[Any, str, bool, Any]]:
         names = names_in(function.__code__)
+        self._add_places(function, owner, names)
         around = [(name, function.__globals__.get(name)) for name in names]
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             try:
