@@ -309,6 +309,23 @@ for epoch in range(4):
         optimizer.step()
     seen.append((loss.item(), w.sum().item()))
 """,
+    "steps that fail": """
+optimizer = torch.optim.SGD([{"params": part.parameters()} for part in model if isinstance(part, nn.Linear)], lr=0.05, momentum=0.9)
+kept = model.state_dict()
+class Bad(float):
+    def __neg__(self): raise ValueError("bad")
+for number, (x, y) in enumerate([*loader] * 3):
+    optimizer.param_groups[1]["lr"] = Bad(0.05) if number % 5 == 3 else 0.05
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    try:
+        optimizer.step()
+    except ValueError as error:
+        seen.append(str(error))
+        if number % 2: seen.append([p.sum().item() for p in model.parameters()])
+        else: seen.append([v.sum().item() for v in kept.values()])
+""",
     "caught": looped(
         before="seen.append(0)",
         step="        try:\n"

@@ -190,3 +190,13 @@ def test_a_thread_that_looks_at_parameters_is_an_error(ranks):
     cell = looped("thread = threading.Thread(target=look)\nthread.start()\nthread.join()", before=THREAD, after="assert not seen, seen[0]")
     with pytest.raises(RankError, match="A thread reads parameters, which differ between engines"):
         ranks.call(2, trained, ADAM, cell, "None", 4)
+
+
+def test_an_error_of_one_rank_in_a_step_is_said(ranks):
+    """Also where the cell catches it."""
+    bad = "import torch.distributed as dist\n        if dist.get_rank() == 1: raise ValueError('bad')\n        return -float(self)"
+    cell = CELLS["steps that fail"].replace('raise ValueError("bad")', f"\n        {bad}").replace("except ValueError", "except Exception")
+    with pytest.raises(
+        RankError, match=r"Rank 1 had raised ValueError at line \d+ \(bad\), which the cell caught\. The others did not raise"
+    ):
+        ranks.call(2, trained, ADAM, cell, COMPARE, 4)

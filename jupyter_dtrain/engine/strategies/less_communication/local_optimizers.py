@@ -19,13 +19,18 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ....system.patches import patched
 from ...backward.gradient_exchange import average
+from ...comm.batch_ranks import batch_memory
 from ...identity_map import IdentityMap
+from ...tensor import agreed
+from ...tensor.caught import may_be_caught
 from ...timing import COMMUNICATION, Counted
 from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, original_step, parameters_of, step_by
 from .local_parameter import plain
 from .parameter_means import ParameterMeans, any_rank
 
 _AFTER_STEP = Optimizer._optimizer_step_code.__code__  # while this runs, profilers read the state
+_FAILED = 0x4F505449
+"""Tag of the exchange after a step that has failed."""
 
 
 @dataclass(eq=False)
@@ -80,15 +85,34 @@ class LocalOptimizers:
             with torch.enable_grad():
                 loss = closure()
         parameters = parameters_of(optimizer)
-        with plain(parameters), self.quiet.on():
-            original(optimizer)
+        try:
+            with plain(parameters), self.quiet.on():
+                original(optimizer)
+        except Exception as error:
+            if may_be_caught():
+                self._average_after(error, optimizer, parameters)
+            raise
+        if self._are_ahead(parameters):
+            self._stepped(optimizer, parameters)
+        return loss
+
+    def _average_after(self, error: Exception, optimizer: Optimizer, parameters: list[torch.Tensor]) -> None:
+        """Average what a step has updated before an error, as the cell may read it. Collective: ranks without the error are elsewhere."""
+        agreed.note(error)
+        memory = batch_memory()
+        if memory is not None:
+            memory.barrier(_FAILED)
+        if self._are_ahead(parameters):
+            self._parameters.average(parameters)
+            self._average_state(optimizer)
+
+    def _are_ahead(self, parameters: Iterable[torch.Tensor]) -> bool:
+        """Note that a step has updated parameters by gradients of the rank's own; return whether there are any such."""
         is_ahead = False
         for note in map(self._parameters.note_of, parameters):
             if note is not None and (note.is_graded or note.has_own_state):
                 note.has_own_state = note.is_ahead = is_ahead = True
-        if is_ahead:
-            self._stepped(optimizer, parameters)
-        return loss
+        return is_ahead
 
     def _stepped(self, optimizer: Optimizer, parameters: list[torch.Tensor]) -> None:
         of = self._of.get(optimizer) or self._known(optimizer)
