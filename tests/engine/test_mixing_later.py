@@ -158,9 +158,12 @@ def test_what_begins_later(ranks, name, world_size):
         assert apart(plain["compared"], found["compared"]) is None
 
 
+OPTIONS = {"global_draws": True, "global_batchnorm": True}
 CHANGED = {
     "a module": ("nn.Identity()", "h = self.own(h)", "model.own = Centred()"),
     "a module of a list": ("nn.ModuleList([nn.Identity()])", "for own in self.own: h = own(h)", "model.own.append(Centred())"),
+    "a layer that takes statistics": ("nn.ModuleList()", "for own in self.own: h = own(h)", "model.own.append(nn.BatchNorm1d(6))"),
+    "a layer that draws": ("nn.Identity()", "h = self.own(h)", "model.own = nn.Dropout(0.3)"),
     "a module's setting": ("nn.Softmax(dim=1)", "h = self.own(h)", "model.own.dim = 0"),
     "a number": ("1", "h = h - h.mean(self.own, keepdim=True)", "model.own = 0"),
     "a function": ("f_early", "h = self.own(h)", "model.own = f_late"),
@@ -182,7 +185,7 @@ def test_what_the_cell_changes(ranks, name, world_size):
     setup = SETUP.replace("{then}", then).replace("{held}", f"self.own = {own}")
     cell = CELL.replace("    for x, y in", f"    if epoch == 1:\n        {change}\n    for x, y in")
     (plain,) = ranks.call(1, run_plain, setup, cell, "losses, model.state_dict()")
-    for found in ranks.call(world_size, run_notebook, setup, cell, "losses, model.state_dict()", {"global_draws": True}):
+    for found in ranks.call(world_size, run_notebook, setup, cell, "losses, model.state_dict()", OPTIONS):
         assert apart(plain["compared"], found["compared"]) is None
 
 

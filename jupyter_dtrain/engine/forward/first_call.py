@@ -94,6 +94,7 @@ class FirstCall(ShardedCall):
         if found := marked(self.given, self.own):
             raise MarkedNow(found)
         self.called.changes.follow(later.places)
+        self.called.watch = self.called.drawn_with = None  # the model may have got other layers
         self.called.ways.learn(self.module, self.given, self.settings)
         return result, drawing
 
