@@ -72,7 +72,8 @@ def places_of(owner: Any, names: Iterable[str]) -> list[Callable[[], Any]]:
 
 
 def _attribute(reference: weakref.ref[Any], name: str) -> Any:
-    return getattr(reference(), "__dict__", {}).get(name)
+    owner = reference()
+    return None if owner is None else owner.__dict__.get(name)
 
 
 def _is_code(value: object) -> bool:
@@ -87,5 +88,10 @@ def _items(value: Any) -> list[Any]:
     return list(islice(value.values() if isinstance(value, dict) else value, MOST_ITEMS))
 
 
-def _identity(value: object) -> Any:
-    return tuple(map(id, _items(value))) if isinstance(value, CONTAINERS) else id(value)
+def _identity(value: Any) -> Any:
+    """Return what changes when a function, or an item of a container, is replaced; quickly, as it is asked in each call."""
+    if not isinstance(value, CONTAINERS):
+        return id(value)
+    if len(value) > MOST_ITEMS:
+        return id(value), len(value)
+    return [*map(id, value.values() if isinstance(value, dict) else value)]
