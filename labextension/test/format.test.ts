@@ -15,6 +15,9 @@ describe('numbers for a person', () => {
   it('have four significant digits', () => {
     assert.equal(formatValue(0.312849), '0.3128');
     assert.equal(formatValue(0.0000001), '1e-7');
+    assert.equal(formatValue(-0.0000062), '-6.2e-6');
+    assert.equal(formatValue(0.0001), '0.0001');
+    assert.equal(formatValue(0), '0');
     assert.equal(formatValue(null), '–');
   });
 

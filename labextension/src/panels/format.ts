@@ -9,9 +9,16 @@ const WHOLE = new Intl.NumberFormat(undefined, { maximumFractionDigits: 0 });
 const TENTHS = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
 const BYTE_UNITS = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
 
-/** Four significant digits: `0.3128`, `1e-7`; a dash for what is not known. */
+/** Four significant digits: `0.3128`, `6.2e-6`; a dash for what is not known. */
 export function formatValue(value: number | null): string {
-  return value === null ? '–' : String(Number(value.toPrecision(4)));
+  if (value === null) {
+    return '–';
+  }
+  const rounded = Number(value.toPrecision(4));
+  // As Python does: zeros behind the point have to be counted.
+  return rounded !== 0 && Math.abs(rounded) < 1e-4
+    ? rounded.toExponential()
+    : String(rounded);
 }
 
 /** A run's last loss: `0.3128`, `nan`; `null`: it is not known. */

@@ -28,7 +28,11 @@ export function Ranks({ training, trans }: IRanksProps): React.ReactElement {
   const { engines } = state.cluster;
   const list = React.useRef<HTMLUListElement>(null);
   const [top, setTop] = React.useState(0);
-  const late = state.running ? straggler([...state.times.values()]) : null;
+  // Ranks of different trials do not wait for each other.
+  const late =
+    state.running && state.trialCount === null
+      ? straggler([...state.times.values()])
+      : null;
   const obstacle = controls.obstacle('restart_engine');
   const reason = obstacle === null ? null : obstacleText(obstacle, trans);
   const hosts = hostsOf(state.cluster);
