@@ -60,7 +60,6 @@ class PathsTaken:
             self.modules.add(id(called))
         if code.co_filename not in self._files:
             return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
         offsets = self._instructions.setdefault(id(code), (code, set()))[1]
 
         def note(frame: FrameType, event: str, _arg: Any) -> Any:
@@ -68,4 +67,6 @@ class PathsTaken:
                 offsets.add(frame.f_lasti)
             return note
 
+        frame.f_trace = note  # since Python 3.12 opcodes are traced only where a tracer is set already
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return note
