@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from jupyter_dtrain.cluster.hosts.doctor import examine
 from jupyter_dtrain.cluster_options import ClusterOptions
 from jupyter_dtrain.elastic.job import CellJob
 from jupyter_dtrain.errors import UsageError
@@ -65,3 +66,9 @@ def test_a_run_is_recorded_with_all_of_them_that_are_not_about_what_is_shown():
     assert set(recorded) == {"engines", "device", "devices", "sweep"} | {field.name for field in fields(RunOptions)} - shown
     assert (recorded["split"], recorded["split_inputs"], recorded["split_eval"]) == ("x,y", True, True)
     assert (recorded["checkpoint_every"], recorded["keep_checkpoints"]) == ("600s", 3)
+
+
+@pytest.mark.parametrize(("options", "said"), [({}, "Name them with --hosts"), ({"launcher": "local"}, "--launcher local uses none")])
+def test_the_doctor_needs_hosts(options, said):
+    with pytest.raises(UsageError, match=said):
+        examine(ClusterOptions(**options), on_progress=print)

@@ -8,7 +8,7 @@ from pathlib import Path
 from ...cluster_options import ClusterOptions
 from ...errors import ClusterError, UsageError
 from ..base import Progress
-from ..launchers import SSH, find_launcher
+from ..launchers import find_launcher
 from .agent_launcher import AgentLauncher, address_of_notebook
 from .folder_token import folder_token
 from .host_checks import Finding, findings_of
@@ -19,7 +19,9 @@ HEADINGS = ("host", "check", "found", "what to do")
 
 def examine(options: ClusterOptions, *, on_progress: Progress) -> str:
     """Return the findings for the hosts of `options`. Starts no engines, and leaves nothing on the hosts."""
-    launcher = find_launcher(options.launcher or SSH)
+    if options.launcher is None:
+        raise UsageError("%distribute doctor checks other hosts. Name them with --hosts A,B, or with --profile NAME.")
+    launcher = find_launcher(options.launcher)
     if not isinstance(launcher, AgentLauncher):
         raise UsageError(f"%distribute doctor checks other hosts, but --launcher {options.launcher} uses none. Add --hosts A,B.")
     launcher.check_cluster(options)
