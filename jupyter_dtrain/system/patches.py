@@ -109,8 +109,14 @@ TABLE = (
     Replaced("torch._C", "DisableTorchFunction*", "`zero3`: the cell's own code does not read what is on other ranks"),
     # -- compiling and computing again
     Replaced("torch", "compile", "what a cell compiles is compiled inside of models, and run as it is written on global tensors"),
-    Replaced("torch.utils.checkpoint", "_checkpoint_without_reentrant_generator", "computes again as it has computed: compiled or not"),
-    Replaced("torch.utils.checkpoint.CheckpointFunction", "apply", "computes again as it has computed: compiled or not"),
+    Replaced(
+        "torch.utils.checkpoint",
+        "_checkpoint_without_reentrant_generator",
+        "computes again as it has computed: compiled or not, over the same batch",
+    ),
+    Replaced(
+        "torch.utils.checkpoint.CheckpointFunction", "apply", "computes again as it has computed: compiled or not, over the same batch"
+    ),
     Replaced("torch.utils.checkpoint._allowed_determinism_checks_to_fns", "*", "a recomputed tensor is compared by the rank's shard"),
     Replaced("torch.jit", "trace", "what is recorded is what one process computes"),
     Replaced("torch.jit.ScriptFunction", "__call__", "takes the full tensor"),

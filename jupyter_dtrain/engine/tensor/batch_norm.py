@@ -8,10 +8,11 @@ put it into the model.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from types import FrameType
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +25,7 @@ from ..module_tree import Found, layers_taking_statistics, modules_in
 from .batch_norm_functions import batch_sums, normalized, of_channels
 from .batch_shard import BatchShard
 from .functional_collectives import nothing_of
+from .recomputed_functions import recomputed_as
 from .redistribute import Exchange
 
 
@@ -35,12 +37,14 @@ class GlobalNormalization:
     share : BatchShard, optional
         The shard that a model is called on now. ``None``: PyTorch's own normalization.
     again : bool
-        Whether layers use the shard of their last call, because a backward pass recomputes them (activation checkpointing).
+        Whether a backward pass runs, which may recompute layers (activation checkpointing). They use the shard of the checkpointed call, or
+        that of their last call if something other than PyTorch recomputes them.
     """
 
     def __init__(self) -> None:
         self.share: BatchShard | None = None
         self.again = False
+        self._is_checkpointed = False  # whether `share` is that of a checkpointed call which is recomputed
         self._shares: IdentityMap[BatchShard | None] = IdentityMap()  # by a layer's running mean: the shard of its last call
 
     @contextmanager
@@ -65,15 +69,32 @@ class GlobalNormalization:
             share = self.share
             if training and running_mean is not None:
                 if self.again:
-                    share = share or self._shares.get(running_mean)
+                    share = share if share is not None or self._is_checkpointed else self._shares.get(running_mean)
                 else:
                     self._shares.set(running_mean, share)
             if share is None or not training:
                 return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
             return _normalized(input, share, running_mean, running_var, weight, bias, momentum, eps)
 
-        with patched(F, "batch_norm", batch_norm):
+        with patched(F, "batch_norm", batch_norm), recomputed_as(self._of_its_call):
             yield
+
+    def _of_its_call(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a checkpointed `function` that is recomputed with the shard of its own call."""
+        share = self.share
+
+        @wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if not self.again:
+                return function(*args, **kwargs)
+            before = self.share, self._is_checkpointed
+            self.share, self._is_checkpointed = share, True
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.share, self._is_checkpointed = before
+
+        return run
 
 
 def _normalized(

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch.jit import _builtins, _recursive
-from torch.utils import checkpoint
 
 from ...serialization.stand_ins import stands_for
 from ...system.patches import patched
+from .recomputed_functions import recomputed_as
 
 
 @contextmanager
@@ -42,42 +42,22 @@ def as_written() -> Iterator[None]:
 
         begin()
         stack.enter_context(patched(torch, "compile", compile_and_begin))
-        stack.enter_context(_recomputed_alike())
+        stack.enter_context(recomputed_as(_alike))
         yield
 
 
-@contextmanager
-def _recomputed_alike() -> Iterator[None]:
-    """Let activation checkpointing recompute with the compiler stance of the forward pass, until the end of the ``with`` block."""
+def _alike(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a checkpointed `function` that keeps the compiler stance of the forward pass."""
+    if not _is_there():
+        return function
+    now = _eval_frame()._stance.stance
 
-    def alike(function: Callable[..., Any]) -> Callable[..., Any]:
-        if not _is_there():
-            return function
-        now = _eval_frame()._stance.stance
+    @wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.compiler.set_stance(now):
+            return function(*args, **kwargs)
 
-        @wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with torch.compiler.set_stance(now):
-                return function(*args, **kwargs)
-
-        return run
-
-    generator = checkpoint._checkpoint_without_reentrant_generator
-
-    @wraps(generator)
-    def without_reentrant(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return generator(alike(function), *args, **kwargs)
-
-    def apply(function: Callable[..., Any], *args: Any) -> Any:
-        # Looked up at each call: `GlobalView` replaces `torch.autograd.Function.apply`.
-        inherited = super(checkpoint.CheckpointFunction, checkpoint.CheckpointFunction)
-        return inherited.apply(alike(function), *args)  # type: ignore[attr-defined]
-
-    with (
-        patched(checkpoint, "_checkpoint_without_reentrant_generator", without_reentrant),
-        patched(checkpoint.CheckpointFunction, "apply", apply),
-    ):
-        yield
+    return run
 
 
 _learning = False
