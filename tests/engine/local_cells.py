@@ -309,6 +309,22 @@ for epoch in range(4):
         optimizer.step()
     seen.append((loss.item(), w.sum().item()))
 """,
+    "passes that fail": """
+passes = 0
+def hook(gradient):
+    global passes
+    passes += 1
+    if passes % 3 == 0: raise ValueError("failed")
+for number, (x, y) in enumerate([*loader] * 3):
+    if number % 4: optimizer.zero_grad()
+    h = torch.tanh(model[0](x)); h.register_hook(hook)
+    loss = F.mse_loss(model[2](h), y)
+    try:
+        loss.backward()
+    except ValueError as error:
+        seen.append([str(error), *(None if p.grad is None else p.grad.sum().item() for p in model.parameters())])
+    optimizer.step()
+""",
     "steps that fail": """
 optimizer = torch.optim.SGD([{"params": part.parameters()} for part in model if isinstance(part, nn.Linear)], lr=0.05, momentum=0.9)
 kept = model.state_dict()

@@ -152,6 +152,8 @@ class GradientSync:
         if rank is not None:
             self._reducers.clear()
             as_if_failed(rank, before)
+            if self.sharded is not None:
+                self.sharded.as_if_failed(rank)
             raise_if_any(failures, failed)
 
     def _reduced(self, one: BackwardPass) -> None:

@@ -38,3 +38,6 @@ class ShardedGradients(Protocol):
         context manager
             Its value must be called after the pass, before any other collective.
         """
+
+    def as_if_failed(self, rank: int) -> None:
+        """Set sharded gradients to those of one process whose pass fails where that of `rank`, the first, has failed. A collective."""

@@ -15,10 +15,12 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ...backward.backward_pass import BackwardPass
+from ...backward.failed_pass import Noted, has_come_to, noted
 from ...forward.model_call import ModelCalls
 from ...forward.sharded_call import ShardedCall
 from ...module_tree import parameters_in
 from ...tensor.placement_types import GlobalTensor
+from ...tensor.redistribute import Exchange
 from ..zero3.eligibility import why_replicated
 from ..zero3.sharded_rows import quiet
 from .local_parameter import LocalParameter, plain
@@ -43,6 +45,7 @@ class LocalParameters(ParameterMeans):
         super().__init__(homes=homes, say=say)
         self._models, self._full_tensor = models, full_tensor
         self._depth = 0  # of nested model calls
+        self._before: list[Noted] = []  # gradients before a pass that may fail
         self._was_open = False  # whether an autograd graph was open when the cell called a model
 
     # -- calls of models ---------------------------------------------------------------------------------------------
@@ -131,10 +134,23 @@ class LocalParameters(ParameterMeans):
     def during(self, wanted: Sequence[torch.Tensor], reached: Sequence[torch.Tensor]) -> Iterator[Callable[[], None]]:  # noqa: ARG002
         """Leave the gradients of `wanted` as the pass computes them, until the end of the ``with`` block."""
         with plain(self.all()):  # checkpointed blocks may be recomputed
+            self._before = [noted(leaf) for leaf in wanted]
             yield lambda: None
+        self._before = []
         for leaf in wanted:
             if (note := self._notes.get(leaf)) is not None:
                 note.is_graded = True
+
+    def as_if_failed(self, rank: int) -> None:
+        """Keep what the pass of `rank` had come to before it failed as gradients of the rank's own. Collective."""
+        before, self._before = self._before, []
+        with plain(self.all()):
+            come_to = [has_come_to(one) for one in before]
+            for (leaf, gradient, _), is_reached in zip(before, Exchange.objects(come_to)[rank], strict=True):
+                if not is_reached and gradient is None:
+                    leaf.grad = None
+                elif (note := self._notes.get(leaf)) is not None:
+                    note.is_graded = True
 
     # -- what the cell looks at --------------------------------------------------------------------------------------
 

@@ -73,6 +73,7 @@ class StageCalls:
         self.is_serving = False
         self.num_calls, self.num_with_graph = 0, 0
         self.in_pass, self._keeps = False, False
+        self.come_to: set[Key] = set()  # pieces whose gradients this rank has asked for in this pass
         self._met: set[int] = set()  # calls whose first node was reached by all ranks in this pass
         self._dead: deque[tuple[int, Key]] = deque()  # pieces on other ranks whose graph was freed here
         self._not_sent: set[tuple[int, ...]] = set()
@@ -212,7 +213,7 @@ class StageCalls:
         """Begin a backward pass. `keeps`: it retains the graph. Collective."""
         self._begin()
         self.in_pass, self._keeps = True, keeps
-        self._met.clear()
+        self._met, self.come_to = set(), set()
 
     def finish_pass(self) -> None:
         """Compute for others until all ranks have finished their backward passes. Collective."""
@@ -236,6 +237,7 @@ class StageCalls:
             there, tensors = self.requests.ask(remote.stage, "grad", (remote.key, there, self._keeps), sent)
             rest = iter(tensors)
             found = [next(rest) if is_there else None for is_there in there]
+        self.come_to.add(remote.key)
         if remote.is_first:  # wait before the graph in front of the model, which may contain collectives
             self.requests.meet(remote.key.call)
             self._met.add(remote.key.call)

@@ -6,7 +6,7 @@ gradients of the inputs, and adds up the gradients of its own parameters in rank
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
@@ -234,6 +234,6 @@ class Pieces:
             found += [(sums[key].shards[number], gradient) for number, gradient in sums[key].total.items()]
         return found
 
-    def forget_gradients(self) -> None:
-        """Discard the gradients of a failed backward pass."""
-        self._sums.clear()
+    def forget_gradients(self, *, but_of: Collection[Key] = ()) -> None:
+        """Discard the gradients of a failed backward pass, except those of some pieces."""
+        self._sums = {key: of_key for key, of_key in self._sums.items() if key in but_of}

@@ -11,7 +11,7 @@ import torch
 
 from ....parallel_dims import DATA_PARALLEL
 from ...backward.backward_pass import BackwardPass
-from ...comm.collectives import all_gather
+from ...comm.collectives import all_gather, all_gather_object
 from ...comm.shared_memory import SharedMemory
 from ...timing import COMMUNICATION, Counted
 from ..zero3.gradients import ShardedGradients, ShardedReduction
@@ -65,12 +65,12 @@ class StageGradients(ShardedGradients):
                 one.original(*args, **given)
             except Exception:
                 calls.finish_pass()
-                calls.pieces.forget_gradients()
                 raise
             calls.finish_pass()
             self._deliver()
 
         self._note()
+        calls.pieces.forget_gradients()  # of a pass that has failed
         calls.begin_pass(keeps=bool(one.options.get("retain_graph")))
         return replace(one, original=served)
 
@@ -80,7 +80,14 @@ class StageGradients(ShardedGradients):
             return super().during(wanted, reached)
         shards = [shard for leaf in reversed(wanted) if (shard := self._stages.shard_of(leaf)) is not None]
         own = [shard for leaf in reached if (shard := self._stages.shard_of(leaf)) is not None]
-        return _LaterReduction(self._stages, shards, frozenset(map(id, own))).during()
+        return self._begun(_LaterReduction(self._stages, shards, frozenset(map(id, own))))
+
+    def as_if_failed(self, rank: int) -> None:
+        """Do what :meth:`.ShardedGradients.as_if_failed` does, with the sums of the pieces to which `rank` had come."""
+        super().as_if_failed(rank)
+        if self._calls.num_with_graph:
+            self._calls.pieces.forget_gradients(but_of=all_gather_object(self._calls.come_to)[rank])
+            self._deliver()
 
     def _note(self) -> None:
         """Note, before a pass, which parameters have a gradient: the pass adds to the cell's tensors in place."""

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...backward.backward_pass import BackwardPass
+from ...backward.failed_pass import Noted, has_come_to, noted
 from ...backward.gradient_exchange import average
 from ...comm.batch_ranks import BatchRanks
 from ...comm.collectives import all_gather_object
@@ -25,6 +26,7 @@ from ...tensor.placement_types import GlobalTensor, to_local
 from ...timing import COMMUNICATION, Counted
 from ..data_parallel.cell_api import CellApi
 from ..data_parallel.training import DataParallelTraining
+from ..zero3.gradients import take_gradient_of
 from ..zero3.sharded_rows import quiet
 from .layer_gradients import LayerGradients
 from .layer_parameter import LayerParameter
@@ -89,6 +91,7 @@ class GroupGradients(LayerGradients):
     def __init__(self, store: LayerStore, batches: BatchRanks) -> None:
         super().__init__(store)
         self._over = batches.over
+        self._before: list[tuple[LayerParameter, Noted]] = []  # gradients before a pass that may fail
 
     def begins(self, one: BackwardPass) -> None:  # noqa: ARG002  # any is gone through
         """Write what the cell has written to full parameters back to their rows. Collective."""
@@ -105,11 +108,34 @@ class GroupGradients(LayerGradients):
         """Return the elementwise "or" of `flags` over the ranks. Collective."""
         return [any(of_one) for of_one in zip(*all_gather_object(flags, self._over), strict=True)]
 
+    def as_if_failed(self, rank: int) -> None:
+        """Set gradients to those of one process whose pass fails where that of `rank`, the first, has failed. Collective."""
+        before, self._before = self._before, []
+        with quiet():
+            come_to = [shard.has_collected or has_come_to(one) for shard, one in before]
+        for (shard, (parameter, gradient, _)), is_reached in zip(before, all_gather_object(come_to, self._over)[rank], strict=True):
+            if is_reached and gradient is None:
+                self._sum(shard)
+            elif is_reached:
+                with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+                    assert parameter.grad is not None
+                    average([parameter.grad])
+            else:
+                shard.collected()
+                if gradient is not None:
+                    take_gradient_of(rank, parameter, self._over)
+                else:
+                    with quiet():
+                        parameter.grad = None
+
     @contextmanager
     def _summed(self, shards: Sequence[LayerParameter]) -> Iterator[Callable[[], None]]:
+        for shard in shards:
+            shard.collected()  # of a pass that has failed
         with quiet():
             # Where the cell has set a gradient, the pass adds to that very tensor, whoever else has it.
             collecting = {shard.number for shard in shards if shard.parameter.grad is None}
+            self._before = [(shard, noted(shard.parameter)) for shard in shards]
 
         def complete() -> None:
             with quiet():
@@ -121,14 +147,13 @@ class GroupGradients(LayerGradients):
                     with quiet(), torch.no_grad(), Counted(COMMUNICATION):
                         assert shard.parameter.grad is not None
                         average([shard.parameter.grad])
+            self._before = []
 
         self._layers.collecting = frozenset(collecting)
         try:
             yield complete
         finally:
             self._layers.collecting = frozenset()
-            for shard in shards:
-                shard.collected()  # of a pass that has failed
             self._layers.sweep()
 
     def _sum(self, shard: LayerParameter) -> None:

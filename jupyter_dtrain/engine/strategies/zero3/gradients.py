@@ -14,7 +14,8 @@ from torch.autograd.graph import get_gradient_edge
 
 from ...backward.backward_pass import BackwardPass
 from ...backward.gradient_exchange import average
-from ...comm.collectives import all_gather
+from ...comm.collectives import all_gather, all_gather_object
+from ...comm.shared_memory import SharedMemory
 from ...timing import COMMUNICATION, Counted
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
@@ -84,6 +85,20 @@ class ShardedReduction:
             if not has_one and id(shard) not in self._stay_whole | self._had_gradient:
                 shard.set_gradient(None)
 
+    def as_if_failed(self, rank: int) -> None:
+        """Reduce what the pass of `rank` had come to before it failed, and leave the rest as it was before the pass. Collective."""
+        left = [shard for unit in self._units[self._next :] for shard in unit]
+        come_to = [id(shard) in self._own and id(shard) not in self._missing for shard in left]
+        self._next = len(self._units)
+        for shard, is_reached in zip(left, all_gather_object(come_to)[rank], strict=True):
+            if is_reached:
+                self._reduce([shard])
+            elif id(shard) in self._stay_whole:
+                take_gradient_of(rank, shard.parameter, self._store.memory)
+            else:
+                with quiet():
+                    shard.parameter.grad = None
+
     def _come(self, shard: ParameterShard) -> None:
         self._missing.discard(id(shard))
         self._advance()
@@ -112,6 +127,15 @@ class ShardedReduction:
             self._store.let_go(shard)
 
 
+def take_gradient_of(rank: int, parameter: torch.Tensor, memory: SharedMemory) -> None:
+    """Copy the full gradient that `rank` has of a parameter. Collective."""
+    with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+        assert parameter.grad is not None
+        own = parameter.grad.contiguous().clone() if memory.rank == rank else torch.zeros_like(parameter.grad).contiguous()
+        memory.all_reduce(own)
+        parameter.grad.copy_(own)
+
+
 def _by_any(reached: Sequence[bool]) -> list[bool]:
     """Return of which parameters the flag is set on any rank. Collective."""
     own = torch.tensor(reached, dtype=torch.uint8, device="cpu")
@@ -130,6 +154,7 @@ class ShardedGradients:
 
     def __init__(self, store: ParameterStore) -> None:
         self._store = store
+        self._reduction: ShardedReduction | None = None
 
     def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of `leaves` whose gradients are sharded. Collective: parameters with hooks, which need full ones, are replicated."""
@@ -152,4 +177,14 @@ class ShardedGradients:
         """
         shards = [shard for leaf in reversed(wanted) if (shard := self._store.shard_of(leaf)) is not None]
         own = [shard for leaf in reached if (shard := self._store.shard_of(leaf)) is not None]
-        return ShardedReduction(self._store, shards, frozenset(map(id, own))).during()
+        return self._begun(ShardedReduction(self._store, shards, frozenset(map(id, own))))
+
+    def _begun(self, reduction: ShardedReduction) -> AbstractContextManager[Callable[[], None]]:
+        self._reduction = reduction
+        return reduction.during()
+
+    def as_if_failed(self, rank: int) -> None:
+        """Set gradients to those of one process whose pass fails where that of `rank`, the first, has failed. Collective."""
+        reduction, self._reduction = self._reduction, None
+        if reduction is not None:
+            reduction.as_if_failed(rank)
