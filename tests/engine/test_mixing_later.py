@@ -146,6 +146,8 @@ LATER = {
     "one sample": "if self.calls > 5: h = h - h[0]",
     "the next sample": "if self.calls > 5: h = torch.cat([h[1:], h[:1]])",
     "pairs": "if self.calls > 5: h = torch.einsum('ij,kj->ik', h, h) @ h",
+    "an order that the first batch has": "h = h[(epoch * x[:, 0] + torch.arange(len(x)) * (epoch < 1)).argsort()]",
+    "an order of the batch": "h = h[x[:, 0].sort(0, True).indices]",
     "modules in a list": "for part in [*self.parts.values()][:self.epoch + 1]: h = part(h)",
 }
 
@@ -195,6 +197,8 @@ APART = {
     "a flag's word": 'h = h if isinstance(epoch, int) else getattr(self, "f_1")(h)',
     "an argument that is not there": "if x is None: h = h - h.mean(0)",
     "a function that is called": "if self.calls > 4: h = h * 2\n        h = centred_rows(h)",
+    "an order that is undone": "order = x[:, 0].argsort(descending=True)\n        h = h[order][order.argsort()]",
+    "an order in each sample": "h = h.sort(1).values",
     "each sample": "if self.calls > 4: h = h / h.norm(dim=1, keepdim=True)",
 }
 

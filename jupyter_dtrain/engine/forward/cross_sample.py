@@ -38,6 +38,7 @@ from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
 from .parts_alone import Part, depends_across_samples, differs
 from .sample_flow import SampleFlow
+from .sample_order import is_unsure
 
 FEW = 2
 """Samples that are computed without the others."""
@@ -115,9 +116,11 @@ class SamplesOfCall:
         """Return whether a value is computed from several samples in any rank's calls, without effect in this batch. A collective."""
         if any(Exchange.objects(len({flow.number for flow in self.flows}) < 2)):
             self._of_ranks([Part(self.placement.share.loaded, partial(self.view.arguments.shard_argument, placement=self.placement))])
-        pairs = ((one, other) for one in self.flows[:1] for other in self.flows if other.number != one.number)
+        pairs = [(one, other) for one in self.flows[:1] for other in self.flows if other.number != one.number]
         found = next((one.mixes(other, differs) for one, other in pairs), None)
-        return any(Exchange.objects(found is not None))
+        unsure = bool(pairs) and all(is_unsure(one, other) for one, other in pairs)
+        of_ranks = Exchange.objects((found is not None, unsure))
+        return any(mixes for mixes, _ in of_ranks) or all(unsure for _, unsure in of_ranks)
 
     def _part(self, some: slice) -> Part:
         start = self.placement.share.loaded.start

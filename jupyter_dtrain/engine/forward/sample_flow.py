@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..rng.sampling_ops import kind_of
 from ..tensor.function_bodies import BODIES
+from .sample_order import Order, order_of
 
 _READ, _SIZE = "a number", "a size"
 """Names for all operations that read a number or a size; what Python does with it cannot be traced."""
@@ -64,6 +65,7 @@ class _Operation:
     taken: tuple[_Seen, ...]
     made: tuple[_Seen, ...]
     result: torch.Tensor | None
+    order: Order | None
 
 
 class SampleFlow(AbstractContextManager["SampleFlow"]):
@@ -97,7 +99,8 @@ class SampleFlow(AbstractContextManager["SampleFlow"]):
         """Record an operation with the tensors that it takes and returns."""
         compared = _goes_along(name) is not None and isinstance(made, torch.Tensor) and made.numel() <= _MOST
         result = made.detach().clone() if compared else None
-        self.operations.append(_Operation(name, tuple(self._tensors(taken)), tuple(self._tensors(made)), result))
+        operation = _Operation(name, tuple(self._tensors(taken)), tuple(self._tensors(made)), result, order_of(name, taken, made))
+        self.operations.append(operation)
 
     def _tensors(self, values: Any) -> Iterator[_Seen]:
         leaves = pytree.tree_leaves(values)
