@@ -10,7 +10,8 @@ from contextlib import suppress
 from types import CellType
 from typing import Any
 
-from .iterators import _COUNTED, _INDEXED, Standing, _no_warnings, _parts, _remaining, is_iterator, place_of
+from .iterators import _COUNTED, _INDEXED, Standing, _remaining, is_iterator, place_of
+from .itertools_parts import PICKLED, behind, no_warnings, parts_of, repeating
 from .python_reducers import attribute_holders
 
 
@@ -55,20 +56,16 @@ def _made(parts: tuple[Any, ...]) -> Any:
 def _move(way: Callable[[Any, Standing], None], iterators: Sequence[Any], standings: Sequence[Standing]) -> None:
     for iterator, to in zip(iterators, standings, strict=True):
         # Errors (a dict of another size, another kind of numbers) are ignored here: the caller checks the position afterwards.
-        with suppress(TypeError, ValueError, RuntimeError, OverflowError, AttributeError), _no_warnings():
+        with suppress(TypeError, ValueError, RuntimeError, OverflowError, AttributeError), no_warnings():
             if not _stands(iterator, to):
                 way(iterator, to)
 
 
-def _take(iterator: Any, number: int | None) -> None:
-    deque(itertools.islice(iterator, number), maxlen=0)
-
-
 def _take_with_count(iterator: Any, to: Standing) -> None:
     """Advance an `enumerate` together with its inner iterator, if that runs no user code."""
-    parts = _parts(iterator)
+    parts = parts_of(iterator)
     if type(iterator) is enumerate and parts is not None and type(parts[1][0]) in (*_INDEXED, *_COUNTED, itertools.count):
-        _take(iterator, max(0, to.parts[1][1] - parts[1][1]))
+        behind(iterator, max(0, to.parts[1][1] - parts[1][1]))
 
 
 def _move_by_itself(iterator: Any, to: Standing) -> None:
@@ -78,12 +75,12 @@ def _move_by_itself(iterator: Any, to: Standing) -> None:
         if len(to.parts) > 2:
             iterator.__setstate__(to.parts[2])
         else:
-            _take(iterator, None)
+            behind(iterator, None)
     elif kind in _COUNTED:
-        _take(iterator, max(0, _remaining(iterator) - _remaining(_made(to.parts))))
+        behind(iterator, max(0, _remaining(iterator) - _remaining(_made(to.parts))))
     elif kind is itertools.count:
-        now, then = (parts[1] for parts in (iterator.__reduce__(), to.parts))
-        _take(iterator, max(0, round((then[0] - now[0]) / (then[1] if len(then) > 1 else 1))))
+        now, then = (parts[1] for parts in (parts_of(iterator) or to.parts, to.parts))
+        behind(iterator, max(0, round((then[0] - now[0]) / (then[1] if len(then) > 1 else 1))))
 
 
 def _move_behind_its_parts(iterator: Any, to: Standing) -> None:
@@ -91,11 +88,17 @@ def _move_behind_its_parts(iterator: Any, to: Standing) -> None:
     kind = type(iterator)
     if kind in _INDEXED or kind in (enumerate, itertools.islice):
         return
+    if kind is itertools.cycle and not PICKLED:
+        now = parts_of(iterator) or to.parts
+        if now[0] is to.parts[0] is repeating:
+            (items, place), (_, then) = now[1], to.parts[1]
+            behind(iterator, (then - place) % max(len(items), 1))
+        return
     if kind is itertools.cycle:
         inner = to.parts[1][0]
         if to.parts[2][1]:  # it is repeating its saved items
             iterator.__setstate__((to.parts[2][0], True))
-            _take(iterator, inner.__reduce__()[2] or len(to.parts[2][0]))
+            behind(iterator, inner.__reduce__()[2] or len(to.parts[2][0]))
         return
     if len(to.parts) > 2:
         iterator.__setstate__(to.parts[2])
@@ -113,7 +116,7 @@ def _made_anew(olds: list[Any], standings: list[Standing]) -> list[Any]:
             made[id(part)] = _made(tuple(map(new, wanted[id(part)])))
         return made[id(part)]
 
-    with _no_warnings():
+    with no_warnings():
         return list(map(new, olds))
 
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import itertools
 import operator
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import CoroutineType, GeneratorType
 from typing import Any
+
+from .itertools_parts import parts_of
 
 
 class _Items:
@@ -59,7 +58,7 @@ def is_iterator(obj: object) -> bool:
 
 def standing_of(iterator: Any) -> Standing | None:
     """Return the position of `iterator`; ``None`` if it cannot be pickled or its inner iterators determine it."""
-    parts = _parts(iterator)
+    parts = parts_of(iterator)
     if parts is None or type(iterator) in _OF_OTHERS:
         return None
     args, *state = parts[1:]
@@ -75,7 +74,7 @@ def place_of(iterator: Any) -> Any:
         return _remaining(iterator)
     if kind is itertools.count:
         return repr(iterator)
-    parts = _parts(iterator)
+    parts = parts_of(iterator)
     if parts is None:
         return None
     args, *state = parts[1:]
@@ -101,23 +100,3 @@ def _remaining(iterator: Any) -> int:
         return operator.length_hint(iterator, -1)
     except TypeError:  # it is infinite
         return -1
-
-
-def _parts(iterator: Any) -> tuple[Any, ...] | None:
-    try:
-        with _no_warnings():
-            found: tuple[Any, ...] = iterator.__reduce__()
-    except TypeError:  # not reducible
-        return None
-    return found
-
-
-# -- shared with `iterator_moves` ------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _no_warnings() -> Iterator[None]:
-    """Suppress the deprecation (since Python 3.12) of pickling `itertools`."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield

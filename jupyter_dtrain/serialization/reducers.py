@@ -29,6 +29,7 @@ from .cached_functions import is_notebooks, reduced_cached
 from .container_reducers import reduced_container, reduced_own, set_attributes
 from .custom_reduce import leaves_out, reduced_as_it_is
 from .gpu_reducers import reduced_stream
+from .itertools_parts import first_round_of, reduced_itertools
 from .late_bound import reduced_late
 from .locks import reduced_lock
 from .memory_views import reduced_view
@@ -117,6 +118,8 @@ def _why_it_stays(obj: Any) -> str | None:
     if isinstance(obj, _BaseDataLoaderIter):
         begins = "`iter(loader)` inside the cell begins a new one, with the first batch"
         return f"an iteration over a DataLoader stays in the process that has begun it; {begins}"
+    if (inside := first_round_of(obj)) is not None:  # the reader could only make a cycle that holds another iterator
+        return _why_it_stays(inside) or "cannot pickle 'itertools.cycle' object in its first round"
     return None
 
 
@@ -141,6 +144,7 @@ _WAYS: tuple[Callable[[Any], Any], ...] = (
         reduced_lock,
         reduced_shared_value,
         reduced_by_library,
+        reduced_itertools,
         reduced_file,
         _of_other_class,
         reduced_own,

@@ -114,9 +114,7 @@ TABLE = (
         "_checkpoint_without_reentrant_generator",
         "computes again as it has computed: compiled, on which batch",
     ),
-    Replaced(
-        "torch.utils.checkpoint.CheckpointFunction", "apply", "computes again as it has computed: compiled, on which batch"
-    ),
+    Replaced("torch.utils.checkpoint.CheckpointFunction", "apply", "computes again as it has computed: compiled, on which batch"),
     Replaced("torch.utils.checkpoint._allowed_determinism_checks_to_fns", "*", "a recomputed tensor is compared by the rank's shard"),
     Replaced("torch.jit", "trace", "what is recorded is what one process computes"),
     Replaced("torch.jit.ScriptFunction", "__call__", "takes the full tensor"),

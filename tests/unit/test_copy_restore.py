@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from jupyter_dtrain.errors import CaptureError
 from jupyter_dtrain.serialization.python_reducers import EAGER
 
 
@@ -107,6 +109,7 @@ CASES = {
     "iterators at their ends": Case("held = [iter([1, 2]), iter(range(2)), zip('ab', 'cd')]", "[list(i) for i in held]", "[next(i, None) for i in held]"),
     "iterators of iterators": Case("import itertools; from types import SimpleNamespace as N; h = N(e=enumerate('abcd'), z=zip(itertools.count(), [4, 5, 6]), m=map(abs, iter([-1, -2, -3])), f=filter(None, iter([0, 1, 0, 2])))", "[next(i) for i in (h.e, h.e, h.z, h.m, h.f)]", "[next(i) for i in (h.e, h.z, h.m, h.f)]"),
     "cycles of items": Case("import itertools; held = [itertools.cycle(range(3)) for _ in range(5)]; same = held[1]", "[next(i) for n, i in enumerate(held) for _ in range(2 * n)]", "[next(i) for i in held for _ in range(4)], same is held[1]"),
+    "cycle within its first round": Case("import itertools; held = [itertools.cycle(range(4)) for _ in range(6)]; [next(i) for n, i in enumerate(held) for _ in range(n)]", "[next(i) for n, i in enumerate(held) for _ in range(n % 3)]", "[next(i) for i in held for _ in range(6)]"),
     "cycle once more": Case("import itertools; held = [itertools.cycle('abc') for _ in range(4)]; [next(i) for i in held for _ in range(4)]", "[next(i) for n, i in enumerate(held) for _ in range(n)]", "[next(i) for i in held for _ in range(4)]"),
     "iterators of which new ones are made": Case("import itertools; from collections import deque; s = itertools.islice(itertools.count(), 2, 40, 3); q = deque([s]); d = {'acc': itertools.accumulate([1, 2, 3, 4]), 's': s}\ndef f(i=q): return lambda: next(s)\ng = f()", "next(q[0]); next(d['acc'])", "next(d['s']), next(q[0]), next(s), g(), next(d['acc']), d['s'] is s is q[0]"),
     "chain and combinations": Case("import itertools; held = [itertools.chain([1, 2], [3, 4, 5]), itertools.product([0, 1], 'ab'), itertools.permutations([1, 2, 3]), itertools.repeat(4, 5), itertools.takewhile(bool, [1, 2, 0, 3])]", "[next(i) for i in held for _ in range(3 if i is held[0] else 2)]", "[next(i, None) for i in held for _ in range(2)]"),
@@ -208,8 +211,23 @@ def comparable(value: Any) -> Any:
     return value
 
 
+# Python 3.14 tells nobody where these stand.
+STAY = (
+    {"cycle within its first round", "iterators of which new ones are made", "chain and combinations"}
+    if sys.version_info >= (3, 14)
+    else ()
+)
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_what_python_does_not_tell_of_stays(name, notebook):
+    notebook.plain(CASES[name].setup)
+    with pytest.raises(CaptureError, match="cannot pickle 'itertools"):
+        notebook.distribute(CASES[name].cell)
+
+
 @pytest.mark.filterwarnings("ignore")  # of PyTorch and pandas, about old and new ways to do things
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in STAY])
 def test_the_notebook_is_as_if_the_cell_had_run_there(name, notebook, other_notebook):
     case = CASES[name]
     with warnings.catch_warnings():
