@@ -191,6 +191,24 @@ def test_what_the_cell_changes(ranks, name, world_size):
         assert apart(plain["compared"], found["compared"]) is None
 
 
+LAYERS = {
+    "a setting": "model[1].dim = 0",
+    "another layer": "model[1] = nn.Softmax(dim=0)",
+    "one more": "model.append(nn.LogSoftmax(dim=0))",
+}
+
+
+@pytest.mark.parametrize(("name", "world_size"), in_turn(LAYERS, [2, 3]))
+def test_what_the_cell_changes_of_layers_alone(ranks, name, world_size):
+    setup = SETUP.replace("model = Net()", "model = nn.Sequential(nn.Linear(3, 2), nn.Softmax(dim=1))").replace("{then}", "pass")
+    setup = setup.replace("{held}", "pass")
+    cell = CELL.replace("    EPOCH = model.epoch = epoch\n", f"    if epoch == 1:\n        {LAYERS[name]}\n")
+    cell = cell.replace("model(x, epoch, alpha=max(0.0, epoch - 0.5))", "model(x)")
+    (plain,) = ranks.call(1, run_plain, setup, cell, "losses, model.state_dict()")
+    for found in ranks.call(world_size, run_notebook, setup, cell, "losses, model.state_dict()", OPTIONS):
+        assert apart(plain["compared"], found["compared"]) is None
+
+
 APART = {
     "what has been run": "if self.calls > 0: h = h - h.mean(1, keepdim=True)",
     "a flag": "if not self.training: h = h - h.mean(0)",

@@ -145,9 +145,14 @@ def has_others_code(model: nn.Module) -> bool:
     return any(isinstance(module, torch.jit.ScriptModule) for module in modules_in(model)) or model_uses(model, lambda *_: True)
 
 
+def goes_along_a_dim(model: nn.Module) -> bool:
+    """Return whether a layer in `model` goes along a dim that the model may mix up with that of samples."""
+    return any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model))
+
+
 def left_alone(model: nn.Module, number: int, *, others_code: bool) -> tuple[slice, ...]:
     """Return the slices of `number` samples that are each computed without the others; empty if `model` cannot mix samples."""
-    if not others_code and not any(isinstance(module, _ALONG_A_DIM) for module in modules_in(model)):
+    if not others_code and not goes_along_a_dim(model):
         return ()
     few = FEW if number > FEW else 1
     if others_code or number < FEW + 2:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .cross_sample import has_others_code
+from .cross_sample import goes_along_a_dim, has_others_code
 from .holders import is_torchs
 
 _FLAGS = (bool, str, NoneType)
@@ -68,6 +68,7 @@ class Ways:
 
     def __init__(self) -> None:
         self._known: set[Any] = set()
+        self._settings: set[Any] = set()
 
     def is_known(self, module: nn.Module, given: Any, settings: tuple[Any, ...]) -> bool:
         """Return whether a call in this way has been checked, or need not be.
@@ -84,13 +85,14 @@ class Ways:
         way = _way(module, given, settings)
         if way in self._known or len(self._known) >= _MOST:
             return True
-        if not has_others_code(module):
+        if not has_others_code(module) and (settings in self._settings or not goes_along_a_dim(module)):
             self._known.add(way)
         return way in self._known
 
     def learn(self, module: nn.Module, given: Any, settings: tuple[Any, ...]) -> None:
         """Record that a call in this way has been checked."""
         self._known.add(_way(module, given, settings))
+        self._settings.add(settings)
 
 
 def _way(module: nn.Module, given: Any, settings: tuple[Any, ...]) -> Any:
