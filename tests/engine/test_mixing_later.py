@@ -191,6 +191,22 @@ def test_what_the_cell_changes(ranks, name, world_size):
         assert apart(plain["compared"], found["compared"]) is None
 
 
+ONE_SAMPLE_FIRST = {
+    "a mean": "h = h - h.mean(0)",
+    "an order": "h = h[x[:, 0].argsort()]",
+    "a layer along the batch": "h = self.own(h)[0]",
+}
+
+
+@pytest.mark.parametrize(("name", "world_size"), in_turn(ONE_SAMPLE_FIRST, [2, 3]))
+def test_a_first_batch_of_one_sample(ranks, name, world_size):
+    setup = SETUP.replace("{then}", ONE_SAMPLE_FIRST[name]).replace("{held}", "self.own = nn.RNN(6, 6)")
+    setup = setup.replace("batch_size=8", "batch_sampler=[[0], [1, 2, 3, 4], [5, 6, 7, 8, 9, 10, 11, 12], [13, 14]]")
+    (plain,) = ranks.call(1, run_plain, setup, CELL, "losses, model.state_dict()")
+    for found in ranks.call(world_size, run_notebook, setup, CELL, "losses, model.state_dict()", OPTIONS):
+        assert apart(plain["compared"], found["compared"]) is None
+
+
 LAYERS = {
     "a setting": "model[1].dim = 0",
     "another layer": "model[1] = nn.Softmax(dim=0)",

@@ -56,6 +56,8 @@ class ModuleInfo:
     ways : Ways
     paths : PathsTaken
     changes : CodeChanges
+    largest : int
+        Bits of the number of samples in its largest batch.
     """
 
     is_model: bool | None = None
@@ -75,6 +77,7 @@ class ModuleInfo:
     ways: Ways = field(default_factory=Ways)
     paths: PathsTaken = field(default_factory=PathsTaken)
     changes: CodeChanges = field(default_factory=CodeChanges)
+    largest: int = 0
 
 
 class KnownModels:

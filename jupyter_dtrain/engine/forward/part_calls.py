@@ -87,7 +87,8 @@ class PartCalls:
         NeedsFullBatch
             The model is open from now on, or must be called with arguments that require gradients.
         """
-        settings = (*self._settings.now(), called.changes.count(module))
+        called.largest = max(called.largest, placement.share.total.bit_length())
+        settings = (*self._settings.now(), called.changes.count(module), called.largest)
         draws_known = self._draws is None or self._draws.knows(module)
         is_known = called.results and draws_known and called.ways.is_known(module, given, settings)
         part = self.current = (ShardedCall if is_known else FirstCall)(

@@ -3,7 +3,8 @@
 A model's first call, in training, does not show what its ``forward`` does in evaluation, with ``forward(x, masked=True)`` or after
 ``model.mixes = True``. Therefore the first call of each way is checked like the model's first call, which finds out whether samples depend
 on each other. Flags are booleans, strings and ``None``. Numbers among the arguments are not flags, since a step number may differ in each
-call. Of other attributes that the cell sets, and of changes to a model's code (`code_changes`), the first few make ways.
+call. Of other attributes that the cell sets, and of changes to a model's code (`code_changes`), the first few make ways. So does a batch of
+twice the size of those before, because a few samples show less of a model.
 """
 
 from __future__ import annotations
