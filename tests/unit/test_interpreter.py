@@ -3,7 +3,7 @@
 import sys
 import threading
 
-from jupyter_dtrain.system.interpreter import deep_recursion
+from jupyter_dtrain.system.interpreter import deep_recursion, num_references
 
 
 def test_a_thread_that_ends_later_leaves_the_recursion_limit_as_it_was():
@@ -22,3 +22,11 @@ def test_a_thread_that_ends_later_leaves_the_recursion_limit_as_it_was():
     ended.set()
     thread.join(30)
     assert sys.getrecursionlimit() == before
+
+
+def test_references_to_an_object_are_counted():
+    one = [object()]
+    held = {"by": one}
+    assert num_references(one) == 2, "one here, one in the dict"
+    del held
+    assert num_references(one) == 1

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from ....system.interpreter import num_references
 from ....system.patches import patched
 from ....system.resources import give_back as give_back_heap
 from ...identity_map import IdentityMap
@@ -151,8 +152,8 @@ class ShardedSteps:
                 if tuple(value.shape) != shard.shape or (rows is not None and value is rows.rows):  # where a rank has all rows
                     continue
                 came = self._holders(value) if self._arrived.get(value) is not None else 0
-                # `value` and `kept` are held here too, the latter where it is yielded as well, and by the argument of the question.
-                if sys.getrefcount(value) > 3 + came or sys.getrefcount(kept) > 4 + came:
+                # `value` and `kept` are held here too, the latter where it is yielded as well.
+                if num_references(value) > 2 + came or num_references(kept) > 3 + came:
                     return True
                 is_made = of is not None and of.is_put_together(shard.number, key, value)
                 if self._store.own.is_looked_into(value.untyped_storage(), self._store.homes, is_made=is_made):
