@@ -133,7 +133,7 @@ def test_a_job_that_is_held_says_so_and_is_removed_with_an_interrupt(notebook, s
 def test_what_a_scheduler_refuses_or_cannot_start_is_said_in_one_sentence(notebook, schedulers):
     assert "PBS's qsub says: Unknown queue." in notebook.fail("%distribute start --launcher pbs --queue nowhere").error[1]
     cell = notebook.fail("%distribute start --launcher pbs --remote-python /nowhere/python")
-    assert re.search("there is no /nowhere/python: `--remote-python PATH`|has ended \\(exit status 127\\)", cell.error[1])
+    assert re.search("there is no /nowhere/python: use `--remote-python PATH`|has ended \\(exit status 127\\)", cell.error[1])
     waiting_for(lambda: schedulers.is_over(schedulers.newest()))
 
 

@@ -245,7 +245,7 @@ def test_a_checkpoint_now_is_kept_and_the_run_can_go_on_from_it(start, expected,
         run.pause()
     else:
         run.wait_for_steps()
-    assert run.command("checkpoint_now") == (True, "A checkpoint is written at the next point from which the cell can resume.")
+    assert run.command("checkpoint_now") == (True, "A checkpoint will be written at the next point from which the cell can resume.")
     run.wait(lambda: any("A checkpoint of step " in notice["text"] for notice in run.messages("notice")), "the checkpoint")
     if paused:
         run.go_on()
