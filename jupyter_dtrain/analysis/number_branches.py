@@ -34,6 +34,8 @@ class Known:
         Names of all functions, and of modules, whose code is known.
     flags : set of str
         Attributes of modules that hold flags, whose changes the run notices.
+    off, on : set of str
+        Those of them that are false, or true, in all modules.
     stored : set of str
         Attributes that the functions set.
     given_numbers : set of str
@@ -43,6 +45,8 @@ class Known:
     called: Set[str] = field(default_factory=frozenset)
     own: Set[str] = field(default_factory=frozenset)
     flags: Set[str] = frozenset(("training",))
+    off: Set[str] = field(default_factory=frozenset)
+    on: Set[str] = field(default_factory=frozenset)
     stored: Set[str] = field(default_factory=frozenset)
     given_numbers: Set[str] = field(default_factory=frozenset)
 
@@ -89,7 +93,14 @@ class Branches:
 
     def turns(self) -> bool:
         """Return whether an operation may go along another dim from some call on."""
-        return any(self._may_turn(dim) for node in ast.walk(self._function) for dim in dims_of(node))
+        # The first parameter of a function that is no method may be a tensor.
+        own = self._is_own if self._self == "self" else lambda _: False
+        calls = (node for node in ast.walk(self._function) if isinstance(node, ast.Call) and not own(node.func))
+        return any(self._may_turn(dim) for call in calls for dim in dims_of(call))
+
+    def _is_own(self, value: ast.expr) -> bool:
+        """Return whether a value is an attribute of the module, such as a layer: dims of layers are no arguments."""
+        return isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == self._self
 
     def _may_turn(self, dim: ast.expr) -> bool:
         match dim:
@@ -129,6 +140,9 @@ class Branches:
     def may_change(self, test: ast.expr) -> bool:
         """Return whether the outcome of a test may change from call to call without a change of flags, or of sizes."""
         if isinstance(test, ast.BoolOp):
+            settled = self._known.off if isinstance(test.op, ast.And) else self._known.on
+            if any(self._is_own(value) and value.attr in settled for value in test.values):  # type: ignore[attr-defined]  # an attribute
+                return False
             return any(map(self.may_change, test.values))
         if isinstance(test, ast.UnaryOp):
             return self.may_change(test.operand)
@@ -153,7 +167,7 @@ class Branches:
         if isinstance(value, ast.Call):
             return name_of(value) not in _OF_KINDS
         if isinstance(value, ast.Attribute):
-            if isinstance(value.value, ast.Name) and value.value.id == self._self:
+            if self._is_own(value):
                 return value.attr not in self._known.flags
             return value.attr not in _OF_TENSORS
         if not isinstance(value, ast.Name):

@@ -61,6 +61,8 @@ class Centred(nn.Module):
         return centred(h)
 
 class Net(nn.Module):
+    late = False
+
     def __init__(self):
         super().__init__()
         self.first, self.last, self.calls, self.epoch, self.centre = nn.Linear(3, 6), nn.Linear(6, 2), 0, 0, Centred()
@@ -177,6 +179,9 @@ CHANGED = {
     "a global name": ("None", "h = centred_rows(h)", "centred_rows = f_late"),
     "a method of the class": ("None", "h = self.f_0(h)", "Net.f_0 = Net.f_1"),
     "a setting in a dict": ('{"late": False}', 'if self.own["late"]: h = h - h.mean(0)', 'model.own["late"] = True'),
+    "a flag and a number": ("False", "if self.own and self.calls > 0: h = h - h.mean(0)", "model.own = True"),
+    "a flag or a number": ("True", "if not (self.own or self.calls > 99): h = h - h.mean(0)", "model.own = False"),
+    "a flag of the class": ("None", "if self.late and self.calls > 0: h = h - h.mean(0)", "Net.late = True"),
     "what is there": ("nn.Identity()", "if self.own is None: h = h - h.mean(0)", "model.own = None"),
 }
 

@@ -74,6 +74,21 @@ def test_those_that_call_others_that_do():
     assert mixes_by_number(text)  # it may be any
 
 
+def test_those_behind_a_flag_whose_change_is_noticed():
+    text = _function("if self.late and self.calls > 9: h = h - h.mean(0)")
+    flags = {"late", "training"}
+    assert not mixes_by_number(text, Known(flags=flags, off={"late"}))
+    assert mixes_by_number(text, Known(flags=flags, on={"late"}))
+    text = _function("if not (self.late or self.calls < 9): h = h - h.mean(0)")
+    assert not mixes_by_number(text, Known(flags=flags, on={"late"}))
+    assert mixes_by_number(text, Known(flags=flags, off={"late"}))
+
+
+def test_a_layer_is_given_no_dim():
+    assert not mixes_by_number(_function("h = self.softmax(h @ self.scale)"), Known(own={"softmax"}))
+    assert mixes_by_number(_function("h = h.softmax(self.scale @ self.calls)"), Known(own={"softmax"}))
+
+
 @pytest.mark.parametrize("body", MIX_NOT)
 def test_those_that_do_not(body):
     assert not mixes_by_number(_function(body))

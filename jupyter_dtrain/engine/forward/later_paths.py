@@ -8,7 +8,7 @@ called is such a path too.
 from __future__ import annotations
 
 import ast
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import islice
@@ -100,14 +100,15 @@ class LaterPaths:
             for node in ast.walk(text.tree)
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
         }
-        flags = {name for module in self._modules for name, value in vars(module).items() if isinstance(value, _FLAGS)}
-        flags |= {
-            name
-            for kind in {kind for module in self._modules for kind in type(module).__mro__ if is_users_module(kind.__module__)}
-            for name, value in vars(kind).items()
-            if isinstance(value, _FLAGS)
-        }
-        flags = (flags - stored) | {"training"}
+        values: defaultdict[str, set[bool]] = defaultdict(set)
+        kinds = {kind for module in self._modules for kind in type(module).__mro__ if is_users_module(kind.__module__)}
+        for holder in (*self._modules, *kinds):
+            for name, value in vars(holder).items():
+                if isinstance(value, _FLAGS):
+                    values[name].add(bool(value))
+        settled = {name: held for name, held in values.items() if name not in stored and name != "training"}
+        off, on = ({name for name, held in settled.items() if held == {wanted}} for wanted in (False, True))
+        flags = {*settled, "training"}
         children = [(name, child) for module in self._modules for name, child in module.named_children()]
         own = {name for name, _ in children} | {name for text in self._texts.values() for name in text.names}
         found: set[str] | None = None
@@ -116,7 +117,7 @@ class LaterPaths:
             self._mixing = {code for code, text in self._texts.items() if mixes(text.tree, called, own)}
             found = {name for code in self._mixing for name in self._texts[code].names} - {"forward"}
             found |= {name for name, child in children if self._module_mixes(child)}
-        known = Known(called=called, own=own, flags=flags, stored=stored)
+        known = Known(called=called, own=own, flags=flags, off=off, on=on, stored=stored)
         given = {name for text in self._texts.values() for name in Branches(text.tree, known, text.names).calls_with_numbers()}
         return replace(known, given_numbers=given)
 
