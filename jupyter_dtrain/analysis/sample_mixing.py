@@ -33,15 +33,15 @@ _OF_EACH = frozenset((
     "movedim", "mul", "nan_to_num", "ndimension", "ne", "neg", "new_empty", "new_full", "new_ones", "new_tensor", "new_zeros",
     "normal_", "numel", "one_hot", "ones", "ones_like", "permute", "pow", "rand", "rand_like", "randn", "randn_like", "random_",
     "reciprocal", "relu", "relu_", "remainder", "repeat_interleave", "requires_grad_", "reshape", "round", "rsqrt", "sigmoid", "sign",
-    "sin", "sinh", "size", "split", "sqrt", "square", "squeeze", "stride", "sub", "swapaxes", "tan", "tanh", "to", "transpose",
-    "trunc", "type", "type_as", "unbind", "unflatten", "unfold", "uniform_", "unsqueeze", "view", "view_as", "where", "zeros",
-    "zeros_like",
+    "sin", "sinh", "size", "split", "sqrt", "square", "squeeze", "stride", "sub", "swapaxes", "tan", "tanh", "to", "transpose", "tril",
+    "triu", "trunc", "type", "type_as", "unbind", "unflatten", "unfold", "uniform_", "unsqueeze", "view", "view_as", "view_as_complex",
+    "view_as_real", "where", "zeros", "zeros_like",
     # functions of layers
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d", "avg_pool2d", "bilinear", "bmm", "celu",
     "conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "dropout", "dropout1d", "dropout2d", "elu", "embedding",
     "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "instance_norm", "interpolate", "leaky_relu", "linear",
     "logsigmoid", "max_pool1d", "max_pool2d", "mish", "pad", "pixel_shuffle", "prelu", "scaled_dot_product_attention", "selu", "silu",
-    "softplus", "softsign", "upsample",
+    "softplus", "softsign", "upsample", "data_parallel",
     # numbers and words
     "append", "choice", "debug", "device", "dict", "enumerate", "error", "extend", "format", "get", "getattr", "hasattr", "info",
     "is_tensor", "isinstance", "items", "join", "keys", "len", "list", "manual_seed", "no_grad", "print", "randint", "random",
@@ -97,19 +97,32 @@ def name_of(call: ast.Call) -> str | None:
 def _is_of_samples(node: ast.AST) -> bool:
     """Return whether an expression may mix samples of a batch, along its first dim."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
-        return ast.dump(node.left) in map(ast.dump, _turned(node.right)) or ast.dump(node.right) in map(ast.dump, _turned(node.left))
+        return _is_of_pairs(node.left, node.right)
     if isinstance(node, ast.Subscript):
         of_tensor = isinstance(node.value, ast.Name) or (isinstance(node.value, ast.Call) and name_of(node.value) != "size")
         return of_tensor and isinstance(node.ctx, ast.Load) and _picks(node.slice)
     name = name_of(node) if isinstance(node, ast.Call) else None
     if not isinstance(node, ast.Call) or name is None or (name in _BUILT_IN and isinstance(node.func, ast.Name)):
         return False
+    if name == "matmul" and len(factors := _factors(node)) == 2:
+        return _is_of_pairs(*factors)
     if name not in _OF_ALL | _ALONG | _JOINING:
         return name not in _OF_EACH and not name[0].isupper()
     given = [*_given(node), *(keyword.value for keyword in node.keywords if keyword.arg in _DIMS)]
     constants = [part.value for arg in given for part in ast.walk(arg) if isinstance(part, ast.Constant)]
     along_first = any(value == 0 and value is not False for value in constants)
     return along_first or (name in _OF_ALL and not given) or (name in _JOINING and not constants)
+
+
+def _is_of_pairs(left: ast.expr, right: ast.expr) -> bool:
+    """Return whether a product of matrices is one of samples with samples."""
+    return ast.dump(left) in map(ast.dump, _turned(right)) or ast.dump(right) in map(ast.dump, _turned(left))
+
+
+def _factors(call: ast.Call) -> list[ast.expr]:
+    """Return the factors of a call of ``matmul``, as a function or a method."""
+    rest = _given(call)
+    return [call.args[0], *rest] if len(rest) < len(call.args) else [call.func.value, *rest]  # type: ignore[attr-defined]  # a method
 
 
 def _given(call: ast.Call) -> list[ast.expr]:
