@@ -22,6 +22,8 @@ _BEFORE_DIMS = {"norm": 1, "quantile": 1, "roll": 1, "topk": 1}
 """How many arguments come before the dims."""
 _MODULES = frozenset(("torch", "F", "functional", "linalg", "np", "numpy"))
 _DIMS = frozenset(("dim", "dims", "axis"))
+_NO_TENSORS = frozenset(("gc", "json", "logger", "logging", "math", "os", "signal", "sys", "time", "warnings"))
+"""Names of modules, and of a logger, that make nothing of tensors."""
 # fmt: off
 _OF_EACH = frozenset((
     # tensors
@@ -104,6 +106,8 @@ def _is_of_samples(node: ast.AST) -> bool:
     name = name_of(node) if isinstance(node, ast.Call) else None
     if not isinstance(node, ast.Call) or name is None or (name in _BUILT_IN and isinstance(node.func, ast.Name)):
         return False
+    if _root(node.func) in _NO_TENSORS:
+        return False
     if name == "matmul" and len(factors := _factors(node)) == 2:
         return _is_of_pairs(*factors)
     if name not in _OF_ALL | _ALONG | _JOINING:
@@ -112,6 +116,12 @@ def _is_of_samples(node: ast.AST) -> bool:
     constants = [part.value for arg in given for part in ast.walk(arg) if isinstance(part, ast.Constant)]
     along_first = any(value == 0 and value is not False for value in constants)
     return along_first or (name in _OF_ALL and not given) or (name in _JOINING and not constants)
+
+
+def _root(value: ast.expr) -> str | None:
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return value.id if isinstance(value, ast.Name) else None
 
 
 def _is_of_pairs(left: ast.expr, right: ast.expr) -> bool:

@@ -25,7 +25,8 @@ MORTAL_MODULE = """
 def die_in(place):
     import os, signal
     import torch.distributed as dist
-    if os.path.exists("die") and open("die").read() == f"{place} {dist.get_rank()}":
+    # No comparison, which would make the backward pass one that may not be linear: a pipeline sends no activations of such a model.
+    if os.path.exists("die") and f"{place} {dist.get_rank()}" in [open("die").read()]:
         os.kill(os.getpid(), signal.SIGKILL)
 
 class DiesInBackward(torch.autograd.Function):

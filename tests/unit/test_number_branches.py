@@ -23,6 +23,7 @@ MIX = [
     "if random.random() < 0.5: s = torch.mm(h, h.t())",
     "if self.n > 2: s = torch.matmul(h, h.transpose(0, 1))",
     "if self.n > 2: s = h.T.matmul(h)",
+    "if self.n > 2: json.dumps((h - h.mean(0)).tolist())",
     "if self.n > 2: d = torch.cdist(h, h)",
     "late = epoch > 3\nif late: h = h - h.mean(0)",
     "h = h - h.mean(0) if self.late else h",
@@ -63,6 +64,7 @@ MIX_NOT = [
     "if self.calls > 9: h = h @ self.weight.T",
     "if self.calls > 9: h = torch.matmul(h, self.k.transpose(-2, -1))",
     "if self.calls > 9: h = h.matmul(self.weight)",
+    "if self.calls > 9 and os.path.exists('stop'): os.kill(os.getpid(), signal.SIGKILL)",
     "if x.is_cuda and self.ngpu > 1: return nn.parallel.data_parallel(self.main, x, range(self.ngpu))",
 ]
 
