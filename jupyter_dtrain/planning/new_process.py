@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..serialization.leaves import Leaf
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
 from .forked import call_in, call_in_fork
@@ -42,23 +43,29 @@ def call_in_new_process(prepare: Callable[[], tuple[Callable[[], Any], Iterable[
     )
 
 
+ON_CPU, WHERE_IT_IS = 1, 0
+"""Where zeros take the place of data that is left out. On the CPU they take no memory as long as nobody touches them."""
+
+
 class _ShapePacker(Packer):
     """Packs what is on a GPU without its data."""
 
     def _storage(self, storage: torch.UntypedStorage) -> int:
         if storage.device.type != "cpu":
-            self._elsewhere = {**self._elsewhere, storage._cdata: 0}
+            self._elsewhere = {storage._cdata: WHERE_IT_IS, **self._elsewhere}
         return super()._storage(storage)
 
 
 def _pack(function: Callable[[], Any], without_data: Iterable[torch.Tensor]) -> bytes:
-    large = {tensor.untyped_storage()._cdata: 1 for tensor in without_data}
-    packer = _ShapePacker(namespace={}, elsewhere=large)
+    packer = _ShapePacker(namespace={}, elsewhere={tensor.untyped_storage()._cdata: ON_CPU for tensor in without_data})
     packer.dump(function)
     packed = packer.packed()
-    # Parameters stay on the CPU, where zeros that nobody touches take no memory.
-    leaves = [replace(leaf, device="cpu") if packed.elsewhere.get(index) else leaf for index, leaf in enumerate(packed.leaves)]
-    return pickle.dumps((packed.stream, leaves, [bytes(buffer) for buffer in packed.buffers], set(packed.elsewhere)))
+    return pickle.dumps((packed.stream, _leaves(packed), [bytes(buffer) for buffer in packed.buffers], set(packed.elsewhere)))
+
+
+def _leaves(packed: Packed) -> list[Leaf]:
+    """Return the leaves with the device that each gets in the new process."""
+    return [replace(leaf, device="cpu") if packed.elsewhere.get(index) == ON_CPU else leaf for index, leaf in enumerate(packed.leaves)]
 
 
 def _unpack_and_call(packed: bytes) -> Any:

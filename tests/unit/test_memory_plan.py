@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from jupyter_dtrain.engine.strategies.tensor_parallel import rules
 from jupyter_dtrain.errors import UsageError
-from jupyter_dtrain.planning import equal_blocks, fake_step, memory_plan
+from jupyter_dtrain.planning import equal_blocks, fake_step, memory_plan, new_process
 from jupyter_dtrain.planning.cell_batch import batch_size_of
 from jupyter_dtrain.planning.engine_plan import plans
 from jupyter_dtrain.planning.live_bytes import LiveBytes
@@ -360,6 +360,29 @@ def test_a_new_process_has_what_a_notebook_defines(gpu_here):
     found = measure(CELL, made("mlp") | {"model": space["Own"]()}, engines=[1], device="cpu")
     assert next(iter(found.steps.values())).parameters == 4 * 650
     assert space["asked"] == []
+
+
+class StorageOnGpu:
+    """As much of a GPU's storage as is asked before it is left out."""
+
+    device = torch.device("cuda")
+
+    def __init__(self, number):
+        self._cdata = number
+
+    def nbytes(self):
+        return 8
+
+    def is_shared(self):
+        return False
+
+
+def test_parameters_of_a_gpu_take_no_memory_there():
+    parameter, mask = StorageOnGpu(1), StorageOnGpu(2)
+    packer = new_process._ShapePacker(namespace={}, elsewhere={parameter._cdata: new_process.ON_CPU})
+    packed = [packer._storage(storage) for storage in (parameter, mask)]  # type: ignore[arg-type]
+    assert [leaf.device for leaf in new_process._leaves(packer.packed())] == ["cpu", "cuda"]
+    assert packed == [0, 1]
 
 
 @pytest.mark.parametrize(
