@@ -66,7 +66,6 @@ class Branches:
         own = next((node for node in ast.walk(function) if isinstance(node, _Function)), None)
         self._function, self._known = function, known
         self._params = {} if own is None else dict(_params(own))
-        self._self = next(iter(self._params), "self")
         self._given_numbers = not names.isdisjoint(known.given_numbers)
         self._assigned: dict[str, list[ast.expr]] = {}
         self._counted: set[str] = set()  # by loops
@@ -93,14 +92,8 @@ class Branches:
 
     def turns(self) -> bool:
         """Return whether an operation may go along another dim from some call on."""
-        # The first parameter of a function that is no method may be a tensor.
-        own = self._is_own if self._self == "self" else lambda _: False
-        calls = (node for node in ast.walk(self._function) if isinstance(node, ast.Call) and not own(node.func))
+        calls = (node for node in ast.walk(self._function) if isinstance(node, ast.Call) and not _is_own(node.func))
         return any(self._may_turn(dim) for call in calls for dim in dims_of(call))
-
-    def _is_own(self, value: ast.expr) -> bool:
-        """Return whether a value is an attribute of the module, such as a layer: dims of layers are no arguments."""
-        return isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == self._self
 
     def _may_turn(self, dim: ast.expr) -> bool:
         match dim:
@@ -141,7 +134,7 @@ class Branches:
         """Return whether the outcome of a test may change from call to call without a change of flags, or of sizes."""
         if isinstance(test, ast.BoolOp):
             settled = self._known.off if isinstance(test.op, ast.And) else self._known.on
-            if any(self._is_own(value) and value.attr in settled for value in test.values):  # type: ignore[attr-defined]  # an attribute
+            if any(_is_own(value) and value.attr in settled for value in test.values):  # type: ignore[attr-defined]  # an attribute
                 return False
             return any(map(self.may_change, test.values))
         if isinstance(test, ast.UnaryOp):
@@ -167,7 +160,7 @@ class Branches:
         if isinstance(value, ast.Call):
             return name_of(value) not in _OF_KINDS
         if isinstance(value, ast.Attribute):
-            if self._is_own(value):
+            if _is_own(value):
                 return value.attr not in self._known.flags
             return value.attr not in _OF_TENSORS
         if not isinstance(value, ast.Name):
@@ -207,6 +200,11 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
             yield from ((part.id, node.value) for part in ast.walk(target) if isinstance(part, ast.Name))
     elif isinstance(node, ast.AnnAssign | ast.AugAssign | ast.NamedExpr) and isinstance(node.target, ast.Name) and node.value is not None:
         yield node.target.id, node.value
+
+
+def _is_own(value: ast.expr) -> bool:
+    """Return whether a value is an attribute of the module, such as a flag or a layer, whose dims are no arguments."""
+    return isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name) and value.value.id == "self"
 
 
 def _is_size(value: ast.expr) -> bool:
