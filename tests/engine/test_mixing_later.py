@@ -8,7 +8,7 @@ import pytest
 
 from jupyter_dtrain.engine.cell import run_cell
 from tests.conftest import in_turn
-from tests.engine.ranks import Run, run_notebook, run_plain
+from tests.engine.ranks import Ranks, Run, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart
 
 SETUP = """
@@ -154,12 +154,16 @@ LATER = {
 }
 
 
+def assert_as_plain(ranks: Ranks, setup: str, cell: str, world_size: int, options: dict[str, bool]) -> None:
+    (plain,) = ranks.call(1, run_plain, setup, cell, "losses, model.state_dict()")
+    for found in ranks.call(world_size, run_notebook, setup, cell, "losses, model.state_dict()", options):
+        assert apart(plain["compared"], found["compared"]) is None
+
+
 @pytest.mark.parametrize(("name", "world_size"), in_turn(LATER, [2, 3]))
 def test_what_begins_later(ranks, name, world_size):
     setup = setup_of(LATER[name])
-    (plain,) = ranks.call(1, run_plain, setup, CELL, "losses, model.state_dict()")
-    for found in ranks.call(world_size, run_notebook, setup, CELL, "losses, model.state_dict()", {"global_draws": True}):
-        assert apart(plain["compared"], found["compared"]) is None
+    assert_as_plain(ranks, setup, CELL, world_size, {"global_draws": True})
 
 
 OPTIONS = {"global_draws": True, "global_batchnorm": True}
@@ -191,9 +195,7 @@ def test_what_the_cell_changes(ranks, name, world_size):
     own, then, change = CHANGED[name]
     setup = SETUP.replace("{then}", then).replace("{held}", f"self.own = {own}")
     cell = CELL.replace("    for x, y in", f"    if epoch == 1:\n        {change}\n    for x, y in")
-    (plain,) = ranks.call(1, run_plain, setup, cell, "losses, model.state_dict()")
-    for found in ranks.call(world_size, run_notebook, setup, cell, "losses, model.state_dict()", OPTIONS):
-        assert apart(plain["compared"], found["compared"]) is None
+    assert_as_plain(ranks, setup, cell, world_size, OPTIONS)
 
 
 ONE_SAMPLE_FIRST = {
@@ -207,9 +209,7 @@ ONE_SAMPLE_FIRST = {
 def test_a_first_batch_of_one_sample(ranks, name, world_size):
     setup = SETUP.replace("{then}", ONE_SAMPLE_FIRST[name]).replace("{held}", "self.own = nn.RNN(6, 6)")
     setup = setup.replace("batch_size=8", "batch_sampler=[[0], [1, 2, 3, 4], [5, 6, 7, 8, 9, 10, 11, 12], [13, 14]]")
-    (plain,) = ranks.call(1, run_plain, setup, CELL, "losses, model.state_dict()")
-    for found in ranks.call(world_size, run_notebook, setup, CELL, "losses, model.state_dict()", OPTIONS):
-        assert apart(plain["compared"], found["compared"]) is None
+    assert_as_plain(ranks, setup, CELL, world_size, OPTIONS)
 
 
 LAYERS = {
@@ -225,9 +225,7 @@ def test_what_the_cell_changes_of_layers_alone(ranks, name, world_size):
     setup = setup.replace("{held}", "pass")
     cell = CELL.replace("    EPOCH = model.epoch = epoch\n", f"    if epoch == 1:\n        {LAYERS[name]}\n")
     cell = cell.replace("model(x, epoch, alpha=max(0.0, epoch - 0.5))", "model(x)")
-    (plain,) = ranks.call(1, run_plain, setup, cell, "losses, model.state_dict()")
-    for found in ranks.call(world_size, run_notebook, setup, cell, "losses, model.state_dict()", OPTIONS):
-        assert apart(plain["compared"], found["compared"]) is None
+    assert_as_plain(ranks, setup, cell, world_size, OPTIONS)
 
 
 APART = {
