@@ -63,6 +63,33 @@ print(len(x), dist.get_world_size())
     assert cell.stdout == "64 2\n"
 
 
+def test_a_rank_waits_for_the_others_to_be_connected(data, tmp_path):
+    """A cell that ends at once would close connections that another rank still makes, and gloo's error would be that rank's."""
+    cell = data.run(f"""%%distribute --engines 2 --strategy none
+import os, pathlib, time
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+connected = pathlib.Path({str(tmp_path)!r}) / "connected"
+make = distributed_c10d._new_process_group_helper
+
+def make_slowly(*args, **options):
+    made = make(*args, **options)
+    if os.environ["RANK"] == "1":
+        time.sleep(0.3)
+        connected.touch()
+    return made
+
+distributed_c10d._new_process_group_helper = make_slowly
+try:
+    dist.init_process_group("gloo")
+finally:
+    distributed_c10d._new_process_group_helper = make
+print(connected.exists())
+""")
+    assert cell.stdout == "True\n"
+
+
 def test_accelerate(data):
     pytest.importorskip("accelerate")
     cell = data.run("""%%distribute --engines 2 --strategy none

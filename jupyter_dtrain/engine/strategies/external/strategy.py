@@ -51,6 +51,8 @@ class ExternalProgram(Strategy):
             "TORCHELASTIC_RUN_ID": f"dtrain-{task.program_port}",
             "TORCHELASTIC_RESTART_COUNT": "0",
             "TORCHELASTIC_MAX_RESTARTS": "0",
+            # Groups meet at their end too: a rank whose cell ends at once would close its connections while another still makes them.
+            "TORCH_DIST_INIT_BARRIER": "1",
         }
 
         self._objects: Sequence[object] = ()
