@@ -149,7 +149,7 @@ def _of_modules(models: ModelCalls, timing: Timing) -> list[Replacement]:
         if torch.compiler.is_dynamo_compiling():
             set_attribute(self, name, value)
             return
-        set_attribute(self, name, models.parts.set_attribute(self, name, value))
+        set_attribute(self, name, models.parts.set_attribute(self, name, value, inside=models.inside))
 
     return [
         (nn.Module, "__init__", module_init),

@@ -122,12 +122,13 @@ class PartCalls:
         finally:
             self.current = None
 
-    def set_attribute(self, module: nn.Module, name: str, value: Any) -> Any:
-        """Return the value to store when the user's code sets attribute `name` of `module` to `value`."""
+    def set_attribute(self, module: nn.Module, name: str, value: Any, *, inside: bool) -> Any:
+        """Return the value to store when the user's code sets attribute `name` of `module` to `value`, `inside` a model or in the cell."""
         if self.current is not None:
             self.current.set_attribute(module, name, value)
         elif self._view is not None:
-            self._settings.setting(module, name, value)
+            if not inside:
+                self._settings.setting(module, name, value)
             if isinstance(value, GlobalTensor):
                 return self._view.kept(module, name, value)
         return value
