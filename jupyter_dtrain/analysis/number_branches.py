@@ -12,6 +12,7 @@ import ast
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
+from .batch_sizes import batch_sizes
 from .sample_mixing import dims_of, mixing, name_of
 
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
@@ -75,6 +76,7 @@ class Branches:
             for name, value in _bound(node):
                 self._assigned.setdefault(name, []).append(value)
         self._sizes = {name for name, values in self._assigned.items() if any(map(_is_size, values))}
+        self._batch_sizes = batch_sizes(function)
         self._asked: set[str] = set()
 
     def mixing(self) -> Iterator[ast.AST]:
@@ -88,7 +90,7 @@ class Branches:
                 changes = isinstance(node, ast.For) and not _is_fixed(node.iter)  # the first call may loop over nothing
             if changes:
                 for branch in _branches(node, self._function):
-                    yield from mixing(branch, self._known.called, self._known.own)
+                    yield from mixing(branch, self._known.called, self._known.own, self._batch_sizes)
 
     def turns(self) -> bool:
         """Return whether an operation may go along another dim from some call on."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Set
 
+from .batch_sizes import batch_sizes, computing
+
 # fmt: off
 _OF_ALL = frozenset((
     "mean", "sum", "std", "var", "std_mean", "var_mean", "norm", "max", "min", "amax", "amin", "aminmax", "median", "quantile", "logsumexp",
@@ -54,7 +56,7 @@ _OF_EACH = frozenset((
 """What goes sample by sample, whatever it is given."""
 
 
-def mixing(part: ast.AST, called: Set[str] = frozenset(), own: Set[str] = frozenset()) -> Iterator[ast.AST]:
+def mixing(part: ast.AST, called: Set[str] = frozenset(), own: Set[str] = frozenset(), sizes: Set[str] = frozenset()) -> Iterator[ast.AST]:
     """Yield the expressions in a part of a source text that may mix samples of a batch: what is not known to go sample by sample.
 
     Parameters
@@ -64,7 +66,10 @@ def mixing(part: ast.AST, called: Set[str] = frozenset(), own: Set[str] = frozen
         Names of functions, and of modules, that mix samples.
     own : set of str
         Names of functions, and of modules, that are known: those not among `called` do not mix samples.
+    sizes : set of str
+        Variables that hold the number of samples, beside those that are set in this part.
     """
+    yield from computing(part, sizes | batch_sizes(part))
     waiting = [part]
     while waiting:
         node = waiting.pop()

@@ -48,6 +48,10 @@ def scaled(h, late=False):
         h = h / h.norm()
     return h
 
+def by_number(h):
+    number = len(h)
+    return h.sum(1, keepdim=True) ** 2 / number + h
+
 def f_early(h):
     return h
 
@@ -150,6 +154,12 @@ LATER = {
     "pairs": "if self.calls > 5: h = torch.einsum('ij,kj->ik', h, h) @ h",
     "an order that the first batch has": "h = h[(epoch * x[:, 0] + torch.arange(len(x)) * (epoch < 1)).argsort()]",
     "an order of the batch": "h = h[x[:, 0].sort(0, True).indices]",
+    "a number of samples": "if self.calls > 4: h = h / len(h)",
+    "a size": "h = h * x.shape[0] if epoch else h",
+    "a size that is given": "if self.calls > 4: h = h.div(len(h))",
+    "a size in a variable": "n, _ = h.size()\n        if self.calls > 4: h = h + self.calls / n",
+    "a size that is summed": "if self.calls > 4: self.calls += x.size(0); h = h / self.calls",
+    "a size by another function": "h = (f_early, by_number)[self.calls > 4](h)",
     "modules in a list": "for part in [*self.parts.values()][:self.epoch + 1]: h = part(h)",
 }
 
@@ -237,6 +247,8 @@ APART = {
     "an order that is undone": "order = x[:, 0].argsort(descending=True)\n        h = h[order][order.argsort()]",
     "an order in each sample": "h = h.sort(1).values",
     "each sample": "if self.calls > 4: h = h / h.norm(dim=1, keepdim=True)",
+    "a shape": "n, size = h.shape\n        if self.calls > 4: h = h.reshape(n * size // 6, 6) + torch.zeros(len(h) * 1, 6)",
+    "a size of another dim": "if self.calls > 4: h = h * h.size(1) / (h.shape[1] + 1)",
 }
 
 
