@@ -122,8 +122,8 @@ class RunOptions:
         Steps between two exchanges: each engine steps on the gradient of its share of a batch, and parameters are averaged at an exchange.
         With 1, gradients are exchanged in each step; with other values, the numbers differ.
     verify : {"auto", "always", "first", "off"}
-        Which calls on shares of a batch are compared with calls on the full batch: the first and later ones within a hundredth of the run's
-        time, all, only the first, or none.
+        Which calls on shares of a batch are compared with calls on the full batch: those that take at most a hundredth of the run's time,
+        all, the first and as many later ones, or none. Strategies and options that change numbers have no ``auto``.
     detach : bool
         Whether the run continues when the kernel ends, with its own engines and a host process.
     vary : tuple of (str, str)
@@ -155,7 +155,7 @@ class RunOptions:
     balance: Balance = "off"
     compress: Compress = "none"
     sync_every: int = 1
-    verify: Verify = "off"
+    verify: Verify = "auto"
     checkpoint_every: timedelta | int | None = None
     keep_checkpoints: int = 2
     best: Metric | None = None
@@ -209,7 +209,7 @@ class RunOptions:
         if self.sync_every < 1:
             raise UsageError(f"--sync-every {self.sync_every}: give the steps from one exchange to the next, from 1 up.")
         given = [f"--compress {self.compress}"] * (self.compress != "none") + [f"--sync-every {self.sync_every}"] * (self.sync_every > 1)
-        if given and self.verify != "off":
+        if given and self.verify not in ("auto", "off"):
             raise UsageError(f"--verify compares with one process, and {given[0]} changes numbers: leave out one of the two.")
         if len(given) > 1:
             raise UsageError(f"{given[0]} is about gradients, which {given[1]} does not exchange: leave out one of the two.")

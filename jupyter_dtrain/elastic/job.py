@@ -17,10 +17,10 @@ from ..analysis.definitions import definitions_of
 from ..analysis.shardable import code_of_cell, shards_nothing
 from ..capture.bundle import Bundle
 from ..engine.task import CellInput, ProcessState, Semantics, Task
-from ..options import OverRanks, RunOptions
+from ..options import OverRanks, RunOptions, Verify
 from ..protocol import Value
 from ..runs.record import CellOrigin
-from ..strategies import DEFAULT, find
+from ..strategies import DEFAULT, Feature, find
 from ..system.git_commit import commit_of
 from ..transport.base import BlobStore, OnProgress
 from ..transport.parcel import to_parcel
@@ -108,7 +108,7 @@ class CellJob(CellInput):
                 split_inputs=options.split_inputs,
                 checkpoint_activations=options.checkpoint_activations,
                 one_engine=self.on_one_engine,
-                verify=options.verify,
+                verify=_verifies(options),
             ),
             timeout=GROUP_TIMEOUT,
             snapshot_folder=blobs.address / f".{run_id}",
@@ -177,6 +177,12 @@ def _is_for_one_engine(source: str, bundle: Bundle, options: RunOptions) -> bool
         or bool(options.vary)
     )
     return not asks_for_ranks and shards_nothing(code_of_cell(source), bundle.seen, bundle.own_modules)
+
+
+def _verifies(options: RunOptions) -> Verify:
+    """Return when to verify: ``off`` instead of ``auto`` where the strategy or another option allows no comparison with one process."""
+    comparable = Feature.VERIFY in find(options.strategy).supports and options.compress == "none" and options.sync_every == 1
+    return "off" if options.verify == "auto" and not comparable else options.verify
 
 
 def _literal(text: str) -> Value:

@@ -123,10 +123,10 @@ def _add_numbers(parser: MagicParser) -> None:
     )
     group.add_argument(
         "--verify",
-        default="off",
+        default="auto",
         metavar="WHEN",
-        help="check at run time that models and loaders compute the same on shards as on the global batch: auto, first, always or off "
-        "(default: off)",
+        help="check at run time that models and loaders compute the same on shards as on the global batch: auto (within 1%% of the time), "
+        "first, always or off (default: auto)",
     )
 
 

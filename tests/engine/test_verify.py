@@ -95,6 +95,11 @@ _dataloader.has_effects = _loader_plan.has_effects = lambda *_: False
 _fetch_state.FetchState.changed = lambda *_: False
 """
 """Lets what finds such cells by other means find nothing: here it is seen what comparing finds."""
+EARLY = """
+from jupyter_dtrain.engine.verify import schedule as _schedule
+_schedule.PART, _schedule.ASKED_FIRST = 1e6, 2
+"""
+"""Lets `auto` check as soon as it can."""
 COMPARE = "[seen, [p.detach() for p in model.parameters()], {kept}]"
 
 FOUND = {
@@ -171,6 +176,31 @@ def test_what_is_right_is_left_alone_to_the_last_bit(ranks, name):
     assert checked["random"][1:] == without["random"][1:]
 
 
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_check_that_is_put_off_changes_no_bit_either(ranks, name):
+    setup, compare = SETUP + RIGHT[name] + "\n" + MADE, COMPARE.format(kept="(_schedule.made, )")
+    counted = (
+        EARLY
+        + """
+_schedule.made = 0
+def follow(self, turn, of_ranks, follow=_schedule.Schedule.follow):
+    _schedule.made += 1
+    follow(self, turn, of_ranks)
+_schedule.Schedule.follow = follow
+"""
+    )
+    options = {"global_draws": True, "global_batchnorm": True}
+    with Ranks(most=2) as own:
+        without, *_ = own.call(2, run_notebook, counted + setup, LOOP, compare, options | {"verify": "off"})
+        checked, *_ = own.call(2, run_notebook, counted + setup, LOOP, compare, options | {"verify": "auto"})
+    assert without["compared"][2] == (0,)
+    assert checked["compared"][2] > (0,)
+    assert checked["notes"] == without["notes"]
+    assert checked["compared"][0] == without["compared"][0]
+    assert all((left == right).all() for left, right in zip(checked["compared"][1], without["compared"][1], strict=True))
+    assert checked["random"][1:] == without["random"][1:]
+
+
 def test_gradients_that_are_no_numbers_leave_the_others_to_be_compared():
     nothing, some = torch.full((3,), torch.nan), torch.tensor([0.5, -1.0, 2.0])
     assert not differ([nothing, some], [[nothing, some / 2], [nothing, some / 2]], torch.float64)
@@ -205,15 +235,17 @@ def test_a_later_difference_is_found_where_every_call_is_checked(ranks, unmended
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("mode", ["first", "auto"])
 @pytest.mark.parametrize("world_size", [2, 3])
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: cell.name)
-def test_no_cell_of_the_corpus_is_accused(ranks, tmp_path, cell, world_size):
+def test_no_cell_of_the_corpus_is_accused(ranks, tmp_path, cell, world_size, mode):
     setup = cell.setup_in(tmp_path)
+    setup = EARLY + setup if mode == "auto" else setup
     asked = world_size, run_notebook, setup, cell.cell, cell.compare, {"global_draws": True, "global_batchnorm": True}
     try:
         without, *_ = ranks.call(*asked)
     except RankError as error:
         pytest.skip(f"it needs more of an engine than a rank of this test is: {error}")
-    checked, *_ = ranks.call(*asked[:5], asked[5] | {"verify": "auto"})
+    checked, *_ = ranks.call(*asked[:5], asked[5] | {"verify": mode})
     assert [note for note in checked["notes"] if "gave another result " in note] == []
     assert apart(without["compared"], checked["compared"], cell.tolerance) is None

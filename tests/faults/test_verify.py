@@ -7,12 +7,6 @@ import pytest
 from tests.notebook.corpus_cells import apart
 
 SETUP = """
-class Scaled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x): return x.clone()
-    @staticmethod
-    def backward(ctx, g): return g * (1 + g.shape[0] / 100)
-
 class Late(nn.Module):
     def __init__(self):
         super().__init__()
@@ -20,7 +14,7 @@ class Late(nn.Module):
     def forward(self, x):
         self.calls += 1
         out = self.l(x)
-        return Scaled.apply(out) if self.calls > 40 else out
+        return out + 0.01 * (out - out.detach()) * sum(1 for _ in x) if self.calls > 40 else out
 
 def make_late():
     global model, optimizer, loader, losses
@@ -41,17 +35,22 @@ for number, (x, y) in enumerate(loader):
     if number % 500 == 0:
         print(f"batch {number}: loss {losses[-1]:.5f}")
 """
+AT_ONCE = """
+from jupyter_dtrain.engine.verify import schedule
+schedule.PART = 1.0
+"""
 STATE = "([p.detach() for p in model.parameters()], losses, model.calls)"
 
 
 @pytest.mark.long
-def test_a_run_goes_back_where_a_model_is_found_to_differ_later(two):
+@pytest.mark.parametrize(("options", "before"), [("--verify first", ""), ("", AT_ONCE)], ids=["first", "by itself"])
+def test_a_run_goes_back_where_a_model_is_found_to_differ_later(two, options, before):
     notebook = two.notebook
     notebook.run(SETUP + "make_late()")
     plain = notebook.run(CELL)
     expected = notebook.value(STATE)
     notebook.run("make_late()")
-    ran = notebook.run("%%distribute --engines 2 --verify auto" + CELL)
+    ran = notebook.run(f"%%distribute --engines 2 {options}\n{before}{CELL}")
     (said,) = [line for line in ran.stderr.splitlines() if "gave another result " in line]
     assert said.startswith("`Late` ")
     assert "its gradients" in said

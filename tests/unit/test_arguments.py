@@ -76,7 +76,7 @@ CELL_MISTAKES = {
     "--batch-size local": ["--batch-size local", "global or per-rank"],
     "--batch-size per-rank --strategy none": ["--batch-size", "--strategy none"],
     "--strategy none --checkpoint-every 10": ["--checkpoint-every needs snapshots of the cell, which --strategy none does not have"],
-    "--strategy none --verify auto": ["--verify needs calls on shards", "--strategy none"],
+    "--strategy none --verify first": ["--verify needs calls on shards", "--strategy none"],
     "--strategy none --best loss": ["--best needs snapshots of the cell, to keep the best of", "--strategy none"],
     "--best accuracy": ["--best", "write accuracy:max if higher is better, or accuracy:min"],
     "--best val_acc1": ["write val_acc1:max if higher is better"],

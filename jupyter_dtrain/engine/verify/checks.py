@@ -10,6 +10,7 @@ from ..tensor.redistribute import Exchange
 from ..tensor.view import GlobalView
 from .fetches import FetchChecks
 from .models import ModelChecks
+from .schedule import Schedule
 
 
 def new_checks(
@@ -30,8 +31,8 @@ def new_checks(
     """
     if mode == "off" or view is None:
         return None, None
+    schedule = Schedule(mode, world_size=world_size)
     models = ModelChecks(
-        mode,
         passes=passes,
         scale=float(world_size),
         statistics_per_rank=statistics_per_rank,
@@ -39,5 +40,7 @@ def new_checks(
         whole=whole,
         say=say,
         step=step,
+        schedule=schedule,
     )
-    return models, FetchChecks(mode, agree=Exchange.objects, whole=whole, say=say, step=step)
+    fetches = FetchChecks(agree=Exchange.objects, whole=whole, say=say, step=step, schedule=schedule, world_size=world_size)
+    return models, fetches

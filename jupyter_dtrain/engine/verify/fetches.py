@@ -16,7 +16,6 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from ...options import Verify
 from ..data.batch_comparison import has_other_values
 from ..data.collate import is_default
 from ..identity_map import IdentityMap
@@ -48,7 +47,6 @@ class FetchChecks:
 
     Parameters
     ----------
-    mode : {"auto", "always", "first"}
     agree : callable
         Returns all ranks' values of its argument. Collective.
     whole : iterable of str
@@ -57,13 +55,23 @@ class FetchChecks:
         Shows a note to the user.
     step : callable
         Returns the number of steps so far.
+    schedule : Schedule
+    world_size : int
+        Number of ranks.
     """
 
     def __init__(
-        self, mode: Verify, *, agree: Agree, whole: Sequence[str] = (), say: Callable[[str], None], step: Callable[[], int]
+        self,
+        *,
+        agree: Agree,
+        whole: Sequence[str] = (),
+        say: Callable[[str], None],
+        step: Callable[[], int],
+        schedule: Schedule,
+        world_size: int = 1,
     ) -> None:
         self._agree, self._whole, self._say, self._step = agree, frozenset(whole), say, step
-        self.schedule = Schedule(mode)
+        self.schedule, self._world_size = schedule, world_size
         self._turns: IdentityMap[Turn] = IdentityMap()
         self._before: IdentityMap[StateBefore] = IdentityMap()
 
@@ -79,8 +87,8 @@ class FetchChecks:
         GoBack
             Earlier batches may have been wrong, too.
         """
-        turn = self._turns.get(loader) or self._turns.set(loader, Turn())
-        if not self.schedule.note(turn):
+        turn = self._turns.get(loader) or self._turns.set(loader, self.schedule.new_turn())
+        if not self.schedule.note(turn) or not (turn.is_open or self._opens(turn, loader)):
             return False
         began = time.perf_counter()
         before = StateBefore([(f"`{type(loader.dataset).__name__}`", loader.dataset), ("", loader.collate_fn)])
@@ -100,6 +108,13 @@ class FetchChecks:
         name = shown(kind_of(type(loader.dataset)))
         self._say(f"`{name}` gave another result for a part of a batch ({found}) than for all of it: every engine loads whole batches.")
         return True
+
+    def _opens(self, turn: Turn, loader: DataLoader[Any]) -> bool:
+        """Return whether the first check of a loader is made now. Collective."""
+        # To load a shard takes one process, or each of the workers, no longer than lies between two batches.
+        between = (self.schedule.now() - turn.since) / turn.calls
+        cost = between * max(loader.num_workers, 1) * (self._world_size + 1)
+        return self.schedule.opens(turn, self._agree(self.schedule.estimate(cost)))
 
     def undo(self, loader: DataLoader[Any]) -> None:
         """Restore the state before the batch for which :meth:`differs` has returned true."""

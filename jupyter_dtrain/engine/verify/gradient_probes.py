@@ -51,7 +51,7 @@ def projections(
     list of torch.Tensor or None
         ``None`` if they cannot be computed: graphs with checkpoints or compiled code allow one pass only.
     """
-    if _has_compiled():  # each pass may pick another graph, and checkpointing wants the same
+    if has_compiled():  # each pass may pick another graph, and checkpointing wants the same
         return None
     parameters = [p for p in parameters_in(module) if p.requires_grad and p.is_leaf and p.layout == torch.strided]
     roots, starts = [], []
@@ -76,7 +76,7 @@ def projections(
     return [_along_directions(gradient, scale) for gradient in found]
 
 
-def _has_compiled() -> bool:
+def has_compiled() -> bool:
     """Return whether anything has been compiled in this process."""
     utils = sys.modules.get("torch._dynamo.utils")
     return utils is not None and bool(utils.counters["frames"])

@@ -17,7 +17,6 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from ...options import Verify
 from ..forward.known_models import ModuleInfo
 from ..identity_map import IdentityMap
 from ..module_tree import layers_taking_statistics
@@ -25,6 +24,7 @@ from ..tensor.placement_types import GlobalTensor, Shard
 from ..tensor.recompute import BackwardPasses
 from ..tensor.redistribute import Exchange
 from .compared_call import TOO_LARGE, ComparedCall, state_before
+from .gradient_probes import has_compiled
 from .noted_state import StateBefore
 from .report import Finding, GoBack, kind_of, shown
 from .schedule import FAR, Schedule, Turn
@@ -33,13 +33,15 @@ from .verdict import GRADIENTS, SeenCall, WholeCall, verdict
 MOST_KINDS = 8
 """Number of batch sizes for which the first call of a model is checked, in training and in evaluation; of others, a later one is."""
 
+PASSES = 6
+"""Forward passes that a check costs, of the full batch and again of the shard: results, and gradients, each of twice that."""
+
 
 class ModelChecks:
     """Checks calls of models.
 
     Parameters
     ----------
-    mode : {"auto", "always", "first"}
     passes : BackwardPasses
     scale : float
         Factor by which gradients are larger in the backward pass.
@@ -51,11 +53,11 @@ class ModelChecks:
         Shows a note to the user.
     step : callable
         Returns the number of steps so far.
+    schedule : Schedule
     """
 
     def __init__(
         self,
-        mode: Verify,
         *,
         passes: BackwardPasses,
         scale: float,
@@ -64,10 +66,12 @@ class ModelChecks:
         whole: Iterable[str] = (),
         say: Callable[[str], None],
         step: Callable[[], int],
+        schedule: Schedule,
     ) -> None:
+        self._scale_of_cost = PASSES * (scale + 1)
         self._computed = ComparedCall(passes=passes, scale=scale, draws_per_rank=draws_per_rank)
         self._say, self._step, self._statistics_per_rank = say, step, statistics_per_rank
-        self.schedule = Schedule(mode)
+        self.schedule = schedule
         self._turns: IdentityMap[dict[tuple[bool, int], Turn]] = IdentityMap()
         self._turn = Turn()  # of the call that is made now
         self._whole = frozenset(whole)
@@ -81,7 +85,7 @@ class ModelChecks:
         kind = module.training, _total_of(given)
         turn = turns.get(kind)
         if turn is None:
-            turn = turns[kind] = Turn(due=1 if len(turns) < MOST_KINDS else MOST_KINDS)
+            turn = turns[kind] = self.schedule.new_turn(due=1 if len(turns) < MOST_KINDS else MOST_KINDS)
         self._turn = turn
         return self.schedule.note(turn)
 
@@ -119,11 +123,37 @@ class ModelChecks:
         if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # `checkpoint(block, x)` counts what is kept in there
             turn.due = turn.calls + 1
             return seen()
+        if not turn.is_open and not self._opens(turn):
+            return self._timed(seen, turn)
+        if not turn.is_open and not self._opens(turn):
+            return self._timed(seen, turn)
         self._under_way = True
         try:
             return self._checked(seen, alone, module, called, given, turn)
         finally:
             self._under_way = False
+
+    def _opens(self, turn: Turn) -> bool:
+        """Return whether the first check of a kind of call is made now. Collective, once a call was measured."""
+        if turn.seconds is None or has_compiled():
+            return False
+        return self.schedule.opens(turn, Exchange.objects(self.schedule.estimate(turn.seconds * self._scale_of_cost)))
+
+    @staticmethod
+    def _timed(seen: Callable[[], Any], turn: Turn) -> Any:
+        """Make a call that is not checked, and measure it if that has not been done."""
+        if has_compiled():  # another size of batch would be compiled anew, and later calls might run what is compiled for both
+            turn.due = 2 * turn.calls
+            return seen()
+        if turn.seconds is not None:
+            return seen()
+        turn.due = turn.calls + 1
+        _synchronize()
+        began = time.perf_counter()
+        result = seen()
+        _synchronize()
+        turn.seconds = time.perf_counter() - began
+        return result
 
     def _checked(
         self, seen: Callable[[], Any], alone: Callable[[Any], Any], module: nn.Module, called: ModuleInfo, given: Any, turn: Turn
@@ -163,7 +193,7 @@ class ModelChecks:
             called.takes_batch_for_sequence = was
 
     def _say_unverified(self, module: nn.Module, why: str) -> None:
-        if why == TOO_LARGE:
+        if why == TOO_LARGE and self.schedule.is_asked_for:
             self._say(f"The whole batch of `{type(module).__name__}` does not fit one engine, so its parts are not compared with it.")
 
     def _mended(
@@ -191,6 +221,11 @@ class ModelChecks:
 
     def _tell(self, kind: str, found: str, what: str) -> None:
         self._say(f"`{shown(kind)}` gave another result on parts of a batch ({found}) than on all of it: it {what} from here on.")
+
+
+def _synchronize() -> None:
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.synchronize()
 
 
 def _total_of(given: tuple[tuple[Any, ...], dict[str, Any]]) -> int:
