@@ -161,6 +161,7 @@ TABLE = (
     Replaced("builtins", "open", "a call that is tried leaves nothing behind", CALL),
     Replaced("io", "open", "a call that is tried leaves nothing behind", CALL),
     Replaced("torch", "save", "a call that is tried leaves nothing behind", CALL),
+    Replaced("logging.Logger", "handle", "a call that is tried leaves nothing behind", CALL),
     # -- process groups
     Replaced("torch.distributed", "init_process_group", "`none`: the cell's own group, as under torchrun"),
     Replaced("torch.distributed.rendezvous._rendezvous_handlers", "env", "`none`: ranks meet by a file instead of a port"),

@@ -100,6 +100,14 @@ from jupyter_dtrain.engine.verify import schedule as _schedule
 _schedule.PART, _schedule.ASKED_FIRST = 1e6, 2
 """
 """Lets `auto` check as soon as it can."""
+COUNTED = """
+from jupyter_dtrain.engine.verify import schedule as _schedule
+_schedule.made = 0
+def follow(self, turn, of_ranks, follow=_schedule.Schedule.follow):
+    _schedule.made += 1
+    follow(self, turn, of_ranks)
+_schedule.Schedule.follow = follow
+"""
 COMPARE = "[seen, [p.detach() for p in model.parameters()], {kept}]"
 
 FOUND = {
@@ -191,14 +199,49 @@ _schedule.Schedule.follow = follow
     )
     options = {"global_draws": True, "global_batchnorm": True}
     with Ranks(most=2) as own:
-        without, *_ = own.call(2, run_notebook, counted + setup, LOOP, compare, options | {"verify": "off"})
-        checked, *_ = own.call(2, run_notebook, counted + setup, LOOP, compare, options | {"verify": "auto"})
+        without, *_ = own.call(2, run_notebook, EARLY + COUNTED + setup, LOOP, compare, options | {"verify": "off"})
+        checked, *_ = own.call(2, run_notebook, EARLY + COUNTED + setup, LOOP, compare, options | {"verify": "auto"})
     assert without["compared"][2] == (0,)
     assert checked["compared"][2] > (0,)
     assert checked["notes"] == without["notes"]
     assert checked["compared"][0] == without["compared"][0]
     assert all((left == right).all() for left, right in zip(checked["compared"][1], without["compared"][1], strict=True))
     assert checked["random"][1:] == without["random"][1:]
+
+
+BESIDE = """
+import logging, threading
+ticks, records, done = [], [], threading.Event()
+class Kept(logging.Handler):
+    def emit(self, record): records.append(record.msg)
+logging.getLogger("beside").addHandler(Kept())
+def say():
+    while not done.wait(1e-4):
+        ticks.append(len(ticks))
+        print(ticks[-1])
+        logging.getLogger("beside").warning(ticks[-1])
+thread = threading.Thread(target=say)
+"""
+TRIED_NEVERTHELESS = """
+import jupyter_dtrain.engine.verify.compared_call as _compared, jupyter_dtrain.engine.verify.fetches as _fetches
+_compared.obstacle = _fetches.obstacle = str
+"""
+
+
+@pytest.mark.parametrize(("before", "is_checked"), [("", False), (TRIED_NEVERTHELESS, True)], ids=["of the cell", "of a library"])
+def test_what_another_thread_says_is_not_lost(before, is_checked):
+    """While one of the cell runs nothing is tried at all: what it changes would be undone with what the trial does."""
+    setup = SETUP + BESIDE + COUNTED + before + MODEL.format(made="", done="") + MADE
+    options = {"global_draws": True, "global_batchnorm": True, "verify": "always"}
+    cell = f"thread.start()\n{LOOP}\ndone.set(); thread.join()"
+    with Ranks(most=2) as own:
+        first, *_ = own.call(2, run_notebook, setup, cell, "ticks, records, _schedule.made", options)
+    ticks, records, made = first["compared"]
+    assert len(ticks) > 10
+    assert ticks == records == list(range(len(ticks)))
+    assert first["printed"].split() == [str(number) for number in ticks]
+    assert first["notes"] == []
+    assert (made > 0) is is_checked
 
 
 def test_gradients_that_are_no_numbers_leave_the_others_to_be_compared():

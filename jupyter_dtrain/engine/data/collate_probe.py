@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from io import StringIO
 from typing import Any
 
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ...capture.random_state import RandomState
+from ...system.thread_output import kept_apart
 from ..rng.streams import OtherStreams
 from ..tensor.batch_shard import BatchShard
 from .batch_comparison import compared
@@ -68,7 +67,7 @@ class Probe:
     def _part(self, samples: Any, share: BatchShard) -> Any:
         state, random_state, streams = FetchState(self._collate), RandomState.now(), OtherStreams.now(self._collate)
         try:
-            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            with kept_apart():
                 return collated_if_possible(self._collate, copy.deepcopy(samples[share.loaded]))
         except Exception:  # a sample cannot be copied
             return Refused()

@@ -5,10 +5,9 @@ It shows whether the model can compute on a share, and which rows of its random 
 
 from __future__ import annotations
 
-import io
-from contextlib import redirect_stdout
 from typing import Any, ClassVar
 
+from ...system.thread_output import kept_apart
 from ..code_inspection import catches, model_uses
 from ..comm.failures import FailedElsewhere
 from ..rng.global_sampling import GlobalSampling, RngChanged
@@ -48,10 +47,9 @@ class FirstCall(ShardedCall):
         result: Any = None
         drawing: GlobalSampling | None = None
         failed: BaseException | None = None
-        said = io.StringIO()
         later, paths = LaterPaths(self.module), self.called.paths
         try:
-            with redirect_stdout(said), paths.noted(self.module, later.files()):
+            with kept_apart(with_errors=False) as said, paths.noted(self.module, later.files()):
                 result, drawing = self._call_on_own(self.own_call)
         except RngChanged:
             raise

@@ -17,7 +17,7 @@ from ..tensor.redistribute import Exchange
 from .frozen import Freezer, apart
 from .gradient_probes import Projections, projections
 from .noted_state import StateBefore
-from .trial import GivenUp, unnoticed
+from .trial import GivenUp, obstacle, unnoticed
 from .verdict import SeenCall, WholeCall, differs_here
 
 TOO_LARGE = "the whole batch does not fit"
@@ -42,8 +42,8 @@ class ComparedCall:
         """Return the results on the full batch, and restore the state. Collective."""
         whole = WholeCall()
         values = pytree.tree_map(self._plain, given)
-        if before.reachable.obstacle:
-            whole.given_up = before.reachable.obstacle
+        if (why := before.reachable.obstacle or obstacle()) != "":
+            whole.given_up = why
             return whole
         try:
             with CallArguments(*values).as_before(self._plain), unnoticed():

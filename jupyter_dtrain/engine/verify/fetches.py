@@ -24,7 +24,7 @@ from .frozen import Freezer, Frozen, apart
 from .noted_state import Changes, StateBefore
 from .report import Finding, GoBack, kind_of, shown
 from .schedule import Schedule, Turn
-from .trial import GivenUp, unnoticed
+from .trial import GivenUp, obstacle, unnoticed
 
 Agree = Callable[[Any], list[Any]]
 
@@ -125,7 +125,7 @@ class FetchChecks:
 
     def _try(self, loader: DataLoader[Any], indices: Sequence[Any], own: slice, before: StateBefore) -> _Loaded:
         """Load samples, of which `own` are the rank's, and restore the state."""
-        loaded = _Loaded(given_up=before.reachable.obstacle)
+        loaded = _Loaded(given_up=before.reachable.obstacle or obstacle())
         if loaded.given_up:
             return loaded
         cached = [(content, name, content[name]) for content, name in before.reachable.caches if name in content]

@@ -7,8 +7,10 @@ import io
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import ExitStack, contextmanager
+from functools import wraps
 from typing import Any
 
 import torch
@@ -16,6 +18,8 @@ import torch
 from ... import api
 from ...system.interpreter import unwarned
 from ...system.patches import patched
+from ...system.thread_output import kept_apart
+from ..user_frames import is_users
 
 _EFFECTS = (
     *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.system", "os.exec", "os.fork"),
@@ -55,6 +59,14 @@ class _Guard:
 _guard = _Guard()
 
 
+def obstacle() -> str:
+    """Return why nothing can be tried now: another thread of the cell runs, whose changes would be undone; empty if nothing is in the way."""
+    for thread, frame in sys._current_frames().items():
+        if thread != threading.get_ident() and any(is_users(each.f_code.co_filename) for each, _ in traceback.walk_stack(frame)):
+            return "another thread of the cell runs"
+    return ""
+
+
 @contextmanager
 def unnoticed() -> Iterator[io.StringIO]:
     """Discard output, log records and warnings in the ``with`` block, and raise `GivenUp` at a side effect.
@@ -64,23 +76,28 @@ def unnoticed() -> Iterator[io.StringIO]:
     io.StringIO
         The output that was discarded.
     """
-    said = io.StringIO()
-    was = logging.root.manager.disable
     with ExitStack() as stack:
-        stack.enter_context(redirect_stdout(said))
-        stack.enter_context(redirect_stderr(io.StringIO()))
+        said = stack.enter_context(kept_apart())
         stack.enter_context(unwarned())
+        stack.enter_context(patched(logging.Logger, "handle", _of_other_threads(logging.Logger.handle)))
         for module in (builtins, io):
             stack.enter_context(patched(module, "open", _reading_only(module.open)))
         stack.enter_context(patched(torch, "save", _never))
         stack.enter_context(patched(api, "current", _Nobody()))
-        logging.disable(sys.maxsize)
         _guard.start()
         try:
             yield said
         finally:
             _guard.thread = None
-            logging.disable(was)
+
+
+def _of_other_threads(handle: Callable[..., None]) -> Callable[..., None]:
+    @wraps(handle)
+    def handled(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if _guard.thread != threading.get_ident():
+            handle(logger, record)
+
+    return handled
 
 
 def _reading_only(original: Callable[..., Any]) -> Callable[..., Any]:
