@@ -187,16 +187,6 @@ def test_what_is_right_is_left_alone_to_the_last_bit(ranks, name):
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_check_that_is_put_off_changes_no_bit_either(ranks, name):
     setup, compare = SETUP + RIGHT[name] + "\n" + MADE, COMPARE.format(kept="(_schedule.made, )")
-    counted = (
-        EARLY
-        + """
-_schedule.made = 0
-def follow(self, turn, of_ranks, follow=_schedule.Schedule.follow):
-    _schedule.made += 1
-    follow(self, turn, of_ranks)
-_schedule.Schedule.follow = follow
-"""
-    )
     options = {"global_draws": True, "global_batchnorm": True}
     with Ranks(most=2) as own:
         without, *_ = own.call(2, run_notebook, EARLY + COUNTED + setup, LOOP, compare, options | {"verify": "off"})

@@ -60,7 +60,7 @@ _guard = _Guard()
 
 
 def obstacle() -> str:
-    """Return why nothing can be tried now: another thread of the cell runs, whose changes would be undone; empty if nothing is in the way."""
+    """Return why nothing can be tried now; empty if nothing is in the way. Changes by another thread of the cell would be undone."""
     for thread, frame in sys._current_frames().items():
         if thread != threading.get_ident() and any(is_users(each.f_code.co_filename) for each, _ in traceback.walk_stack(frame)):
             return "another thread of the cell runs"
