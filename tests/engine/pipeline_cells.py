@@ -59,6 +59,58 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 """
 )
 
+BIASED = (
+    HEAD
+    + DATA
+    + """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows, self.mean = nn.Linear(8, 8), nn.Linear(8, 8)
+    def forward(self, x, bias=None, seen=()):
+{body}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.blocks, self.last = nn.Linear(8, 8), nn.ModuleList(Block() for _ in range(4)), nn.Linear(8, 5)
+    def forward(self, x):
+        given = (self.first(x),)
+        for block in self.blocks:
+            given = block(*given)
+        return self.last(given[0])
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+"""
+)
+BODIES = {
+    "what the first has made": """
+        bias = F.dropout(self.mean(x), 0.5, self.training) if bias is None else bias
+        return F.dropout(x, 0.2, self.training) + torch.tanh(self.rows(x)) * bias, bias
+""",
+    "one tensor twice": """
+        x = x + torch.tanh(self.rows(x))
+        return x, x
+""",
+    "a growing tuple": """
+        x = x + torch.tanh(self.rows(x))
+        return x, None, (*seen, x)
+""",
+    "a view": """
+        x = F.dropout(x, 0.2, self.training) + torch.tanh(self.rows(x))
+        return x, x.view(-1, 2, 4)
+""",
+    "an object": """
+        x = F.dropout(x, 0.2, self.training) + torch.tanh(self.rows(x)) + self.mean(x)
+        return x, None, frozenset([1])
+""",
+    "what numbers of Python's choose": """
+        if self.training and __import__("random").random() < 0.4:
+            return x, bias
+        return x + torch.tanh(self.rows(x)), self.mean(x)
+""",
+}
+"""Bodies of blocks that return what they are given, or what cannot be sent."""
+
 MODELS = {"dropout": DROPOUT, "encoder": ENCODER, "skips": SKIPS}
 
 CELLS = {

@@ -94,8 +94,6 @@ REFUSED = {
     ("own_backward", "tensor 2"): "The loss is computed from gradients",
     ("starts_of_passes", "tensor 2"): "computes batched gradients",
     ("starts_of_passes", "tensor 2x2"): "computes batched gradients",
-    ("stochastic_depth", "pipeline 2"): "cannot follow a change in a module's code path: they draw random numbers",
-    ("stochastic_depth", "pipeline 2x2"): "cannot follow a change in a module's code path: they draw random numbers",
     **{
         ("compiled_in_checkpoints", strategy): "Recomputed values for the following tensors have different metadata"
         for strategy in ("tensor 2", "tensor 2x2")

@@ -119,6 +119,15 @@ def test_models_of_several_kinds(ranks, name, model, num_ranks):
         assert not of_rank["notes"]
 
 
+@pytest.mark.parametrize(
+    ("name", "num_ranks"), some([("what the first has made", 2), ("what numbers of Python's choose", 2)], pipeline_cells.BODIES, (2, 3))
+)
+def test_blocks_that_return_what_others_have_made(ranks, name, num_ranks):
+    """A bias that blocks hand on stays one tensor; where one result looks into another, each rank fetches the block."""
+    for of_rank in check(ranks, num_ranks, pipeline_cells.BIASED.format(body=pipeline_cells.BODIES[name]), LOOP):
+        assert of_rank["calls"] > 0
+
+
 @pytest.mark.parametrize("model", some([("dropout",)], pipeline_cells.MODELS))
 def test_graphs_without_a_backward_pass_leave_no_pieces(ranks, model):
     """Of those of the last call's, which the cell holds still, at the most."""

@@ -22,7 +22,7 @@ from ...comm.mailbox import Mailbox
 from ...forward.sharded_call import ShardedCall
 from ...tensor.autograd_function import current_apply
 from ..zero3.saved import SavedParameters
-from .handed_values import NotSent, joined, taken_apart
+from .handed_values import NotSent, WritesToInputs, joined, taken_apart
 from .pieces import Computed, Key, Pieces
 from .sampling import ModelCall, Sampling
 from .stage_node import RemoteModules, StageCall
@@ -132,19 +132,18 @@ class StageCalls:
         except NotSent:
             return LOCAL
         key = Key(call.number, numbers, call.repeats[numbers])
-        requires = None
-        if torch.is_grad_enabled():
-            requires = [tensor.requires_grad for tensor in tensors]
-            if not any(requires) and not any(shard.parameter.requires_grad for shard in shards):
-                requires = None
+        requires = [tensor.requires_grad for tensor in tensors] if torch.is_grad_enabled() else None
+        if requires is not None and not any(requires) and not any(shard.parameter.requires_grad for shard in shards):
+            requires = None
         if stage == self.rank:
             try:
-                with self._served():
+                with self._served(), call.tried():
                     computed = self._compute(self.rank, key, modules, shards, given, tensors, requires)
-            except NotSent as why:
-                raise RuntimeError(
-                    f"`--strategy pipeline` cannot follow a change in a module's code path: {why}. Use `--strategy zero3`."
-                ) from None
+            except WritesToInputs as why:
+                raise why.error() from None
+            except NotSent:
+                self._not_sent.add(numbers)
+                return LOCAL
             tree, outs, needs = computed.tree, computed.tensors, computed.requires_grad
         else:
             answer, outs = self.requests.ask(stage, "call", (key, given, requires, Sampling.of(call)), tensors)
@@ -160,7 +159,7 @@ class StageCalls:
             call.has_node = True
             weakref.finalize(remote, self._dead.append, (stage, key))
             outs = _OWN_APPLY(StageCall, remote, self.anchor, *tensors)
-        return joined(tree, outs)
+        return joined(tree, outs, tensors)
 
     def _is_plain(self, call: ModelCall) -> bool:
         """Return whether no autograd hook, mode or transform is active that would have to be active on the other rank too."""

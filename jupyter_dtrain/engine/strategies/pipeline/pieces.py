@@ -17,7 +17,7 @@ from torch.autograd import grad as _grad
 
 from ...rng.streams import OtherStreams
 from ..zero3.parameter_shard import ParameterShard
-from .handed_values import NotSent, joined, taken_apart
+from .handed_values import NotSent, WritesToInputs, joined, taken_apart
 
 
 class Key(NamedTuple):
@@ -56,7 +56,7 @@ class Computed:
     Attributes
     ----------
     tree : object
-        The output with a slot for each tensor.
+        The output with a slot for each tensor, or the number of the argument that it is.
     tensors : list of Tensor
         Detached.
     requires_grad : list of bool
@@ -163,20 +163,18 @@ class Pieces:
             for module in modules[1:]:
                 result = module(result)
             outs: list[torch.Tensor] = []
-            tree = taken_apart(result, outs)
+            tree = taken_apart(result, outs, entered)
         if not OtherStreams.of(()).are(streams):
             streams.set()
             raise NotSent("they draw random numbers by Python or NumPy")
         if [one._version for one in entered] != before:
-            raise NotSent("they write to what they are given")
+            raise WritesToInputs("they write to what they are given")
         if [buffer._version for buffer in buffers] != states:
             raise RuntimeError(
                 "`--strategy pipeline`: a block has begun to write to its buffers after its first call. Use `--strategy zero3`."
             )
-        memory = [tensor.untyped_storage()._cdata for tensor in (*entered, *outs) if tensor.numel()]
-        if len(set(memory[-len(outs) :])) < min(len(memory), len(outs)) or not set(memory[: len(entered)]).isdisjoint(
-            memory[len(entered) :]
-        ):
+        given_memory, memory = ([one.untyped_storage()._cdata for one in several if one.numel()] for several in (entered, outs))
+        if len(set(memory)) < len(memory) or not set(memory).isdisjoint(given_memory):
             raise NotSent("what they return shares memory")
         needs = [out.requires_grad for out in outs]
         if any(needs):

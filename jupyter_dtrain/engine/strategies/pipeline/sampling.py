@@ -7,6 +7,7 @@ of its generators, and takes over the state after the draws.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +29,22 @@ class ModelCall:
     is_entered: bool = False
     repeats: Counter[tuple[int, ...]] = field(default_factory=Counter)
     has_node: bool = False
+
+    @contextmanager
+    def tried(self) -> Iterator[None]:
+        """Undo the draws of the ``with`` block if it raises :class:`.NotSent`: the rank calls the same modules once more."""
+        before, drawing, stream = TorchState.now(), self.drawing, self.sharded.stream
+        draws = {} if drawing is None else vars(drawing)
+        own = {name: value.copy() if isinstance(value, list | dict) else value for name, value in draws.items()}
+        other = None if stream is None else stream.other
+        try:
+            yield
+        except NotSent:
+            before.set()
+            draws.update(own)
+            if stream is not None and other is not None:
+                stream.other = other
+            raise
 
 
 @dataclass
