@@ -121,6 +121,7 @@ def _tensors_in(result: Any) -> list[torch.Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, GlobalTensor | nn.Parameter)]
 
 
+@torch.no_grad()  # hooks of saved tensors, such as those of activation checkpointing, would count what a comparison saves
 def differs(result: torch.Tensor, dim: int | None, samples: Sequence[slice], others: Sequence[torch.Tensor]) -> bool:
     """Return whether `result`, of the first slice in `samples` along `dim`, differs from `others`, the results of the remaining slices."""
     if dim is None:

@@ -25,6 +25,15 @@ class Deep(nn.Module):
         return self.last(self.blocks[0](h))
 
 
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(6, 6)
+
+    def forward(self, h):
+        return h + self.linear(h).relu()
+
+
 def mixed(h):
     return torch.tanh(h @ weight)
 
@@ -32,8 +41,8 @@ def mixed(h):
 old, new = Deep(True), Deep(False)
 rows = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)])
 block, head = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU()), nn.Linear(6, 1)
-weight = torch.randn(6, 6, requires_grad=True)
-optimizer = torch.optim.SGD([weight, *(p for part in (old, new, rows, block, head) for p in part.parameters())], lr=0.05)
+residual, weight = Residual(), torch.randn(6, 6, requires_grad=True)
+optimizer = torch.optim.SGD([weight, *(p for part in (old, new, rows, block, head, residual) for p in part.parameters())], lr=0.05)
 norms = []
 old.blocks[0][0].weight.register_hook(lambda gradient: norms.append(gradient.norm().item()))
 # %% cell
@@ -43,7 +52,7 @@ for epoch in range(2):
         losses = [F.mse_loss(model(xb), yb) for model in (old, new)]
         losses.append(F.mse_loss(head(checkpoint_sequential(rows, 2, xb.clone().requires_grad_(), use_reentrant=True)), yb))
         for reentrant in (False, True):
-            h = checkpoint(block, xb + weight.sum(), use_reentrant=reentrant)
+            h = checkpoint(residual, checkpoint(block, xb + weight.sum(), use_reentrant=reentrant), use_reentrant=reentrant)
             losses.append(F.mse_loss(head(checkpoint(mixed, h, use_reentrant=reentrant)), yb))
         sum(losses).backward()
         history.append([loss.item() for loss in losses])
@@ -52,4 +61,4 @@ for epoch in range(2):
             optimizer.zero_grad()
     print(epoch, [f"{value:.6f}" for value in history[-1]])
 # %% compare
-[part.state_dict() for part in (old, new, rows, block, head)], weight, weight.grad, optimizer.state_dict(), history, norms
+[part.state_dict() for part in (old, new, rows, block, head, residual)], weight, weight.grad, optimizer.state_dict(), history, norms
