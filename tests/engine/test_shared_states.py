@@ -166,6 +166,21 @@ def test_a_cell_that_makes_no_step_leaves_the_state_alone(ranks):
     both(ranks, 2, AS_IT_COMES, "evaluated = F.cross_entropy(model(inputs), targets).item()", STATE + ", before, evaluated")
 
 
+def test_parameters_that_get_their_state_later(ranks):
+    """Their state comes after that of the others, as in one process, and what loops over it prints the same."""
+    cell = """
+for layer in (0, 2): model[layer].requires_grad_(False)
+train(1, optimizer.step)
+model[2].requires_grad_(True)
+train(1, optimizer.step)
+said = [kept["exp_avg"].norm().item() for kept in optimizer.state.values()]
+model[0].requires_grad_(True)
+del optimizer.state[model[4].bias]
+train(1, optimizer.step)
+"""
+    both(ranks, 3, SETUP + "optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)\n", cell)
+
+
 READS = {
     "state_dict": "said = copy.deepcopy(optimizer.state_dict())",
     "one of a parameter": "said = [optimizer.state[p]['exp_avg'].norm().item() for p in model.parameters() if p.requires_grad]",

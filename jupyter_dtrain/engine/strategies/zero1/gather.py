@@ -114,7 +114,7 @@ def put_in_order(optimizer: Optimizer, order: Sequence[int]) -> None:
     Parameters
     ----------
     order : sequence of int
-        The ``id`` of each parameter of which something was kept at an earlier moment. Others have come in the order of the groups.
+        The ``id`` of each parameter that a step has updated, in the order of their first steps. Others follow in the order of the groups.
     """
     state = state_of(optimizer)
     before = {id(key): key for key in state}

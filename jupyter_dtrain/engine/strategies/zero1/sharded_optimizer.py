@@ -98,6 +98,7 @@ class ShardedOptimizerStates:
         if parts.is_whole:
             self._let_go(optimizer, parts)
         parts.is_as_it_came = False
+        parts.note_step(parameters_of(optimizer))
         with self._errors.agreed():
             updated = step_own(original, optimizer, owners, rank=self._rank, world_size=self._world_size, quiet=self.quiet)
         with Counted(COMMUNICATION):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
@@ -28,7 +28,12 @@ class OptimizerParts:
     is_whole: bool = True  # this rank has all of it, for the moment
     is_as_it_came: bool = False  # nothing has changed it since it came from the notebook
     old: Old = field(default_factory=IdentityMap)
-    order: list[int] = field(default_factory=list)  # of parameters by their `id`, when all of it was here last
+    order: list[int] = field(default_factory=list)  # of parameters by their `id`, as they have come to have state
+
+    def note_step(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Note which of `parameters`, in the order of their groups, a step updates for the first time: these get state after the others."""
+        known = set(self.order)
+        self.order += [id(parameter) for parameter in parameters if parameter.grad is not None and id(parameter) not in known]
 
 
 class StateAccess:
