@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from ..integrations.base import Setting
 from ..integrations.registry import KNOWN, be_told, look, of_others, setting_named, settings_of_libraries
@@ -113,6 +114,10 @@ def _set_attention(enabled: Sequence[bool]) -> None:
         getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(is_enabled)
 
 
+def _set_next_hook(number: int) -> None:
+    RemovableHandle.next_id = max(number, RemovableHandle.next_id)
+
+
 _CUDNN: Any = torch.backends.cudnn
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 
@@ -196,6 +201,8 @@ _SETTINGS = {
     "torch.backends.cudnn.deterministic": _flag(torch.backends.cudnn, "deterministic"),
     # torch.compile disables it for the rest of the process, and not every engine may have run that cell.
     "torch.distributions": _flag(torch.distributions.Distribution, "_validate_args"),
+    # Hooks of modules and optimizers are sent with their numbers, and a new one would replace an older one of the same number.
+    "torch.utils.hooks": Setting(lambda: RemovableHandle.next_id, _set_next_hook),
     "numpy.set_printoptions": Setting(_numpy_printing, lambda options: np.set_printoptions(**options)),
     "numpy.seterr": Setting(np.geterr, lambda kinds: np.seterr(**kinds)),
     "sys.argv": _flag(sys, "argv"),  # the default input of argparse

@@ -10,7 +10,7 @@ with contents of its own. So references stay as they are, and an unchanged objec
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, ModuleType
@@ -28,6 +28,8 @@ from .reducers import foreign_attributes
 from .torch_reducers import is_leaf
 
 ABSENT = object()
+_OF_TENSORS = ("requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks")
+"""Attributes of leaf tensors that are not in their dict. In this order: only a tensor that requires grad can have a gradient and hooks."""
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # types without attributes
 DEFAULTS = ("__defaults__", "__kwdefaults__")  # attributes of a function that are not in its dict
 _PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that Python manages
@@ -92,8 +94,8 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
         return None
     own = getattr(obj, "__dict__", None)
     if isinstance(obj, torch.Tensor):
-        # A non-leaf tensor's `requires_grad` and `grad` follow from its graph.
-        return {**(own or {}), "requires_grad": obj.requires_grad, "grad": obj.grad} if is_leaf(obj) else dict(own or {})
+        # Those of a non-leaf tensor follow from its graph. Hooks that have been removed leave an empty dict.
+        return {**(own or {}), **{name: _none_if_empty(getattr(obj, name)) for name in _OF_TENSORS if is_leaf(obj)}}
     if isinstance(obj, type | ModuleType):
         return {key: value for key, value in vars(obj).items() if key not in _PYTHONS_OWN}
     if kind is FunctionType:
@@ -111,18 +113,22 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
     return found
 
 
+def _none_if_empty(value: Any) -> Any:
+    return None if type(value) is OrderedDict and not value else value
+
+
 def _restore_attributes(obj: Any, new: Contents) -> None:
     own = getattr(obj, "__dict__", None)
     new_class = new.attributes.pop("__class__", None)
     if new_class is not None:
         object.__setattr__(obj, "__class__", new_class)
     if isinstance(obj, torch.Tensor):
-        for name in ("requires_grad", "grad"):  # in this order: only a tensor that requires grad can have one
+        for name in _OF_TENSORS:
             if name in new.attributes and is_leaf(obj):
                 setattr(obj, name, new.attributes[name])
         own = obj.__dict__
         assert own is not None
-        own.update({key: value for key, value in new.attributes.items() if key not in ("requires_grad", "grad")})
+        own.update({key: value for key, value in new.attributes.items() if key not in _OF_TENSORS})
         for name in new.removed:
             own.pop(name, None)
         return

@@ -59,17 +59,17 @@ def reduced_tensor(tensor: torch.Tensor) -> Any:
         reduced = tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     if len(reduced) != 2:
         return NotImplemented
-    return (*reduced, (tensor.grad, list((hooks or {}).values()), list((after or {}).values())), None, None, _set_gradient)
+    return (*reduced, (tensor.grad, hooks or None, after or None), None, None, _set_gradient)
 
 
-def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, list[Any], list[Any]]) -> None:
+def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, Any, Any]) -> None:
     gradient, hooks, after = state
     if gradient is not None:
         tensor.grad = gradient
-    for hook in hooks:
-        tensor.register_hook(hook)
-    for hook in after:
-        tensor.register_post_accumulate_grad_hook(hook)
+    if hooks:  # the dict itself, to which the hooks' handles refer
+        tensor._backward_hooks = hooks
+    if after:
+        tensor._post_accumulate_grad_hooks = after
 
 
 class _GraphElsewhere(torch.autograd.Function):

@@ -1,0 +1,73 @@
+"""Hooks that one cell registers and another one removes, on engines and in the notebook."""
+
+from __future__ import annotations
+
+import pytest
+
+CELL = "%%distribute --engines 2"
+MODEL = """
+from collections import Counter
+torch.manual_seed(1)
+model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(8, 4), torch.randn(8, 1)), batch_size=4)
+calls = Counter()
+
+def counting(name):
+    return lambda *args: calls.update([name])
+
+def train():
+    for x, y in loader:
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        "model[0].weight.register_hook(lambda g: calls.update(['called']) or g * 0.5)",
+        "model[2].bias.register_post_accumulate_grad_hook(counting('called'))",
+        "model[0].register_forward_hook(counting('called'))",
+        "optimizer.register_step_pre_hook(counting('called'))",
+    ],
+)
+def test_the_cell_removes_a_hook_of_the_notebook(notebook, register):
+    notebook.run(f"{MODEL}handle = {register}\nother = model[0].weight.register_hook(counting('other'))")
+    notebook.run(f"{CELL}\ntrain()\nhandle.remove()\ntrain()\nseen = dict(calls)")
+    assert notebook.value("seen") == {"called": 2, "other": 4}
+    notebook.run("train()\nother.remove()\ntrain()")
+    assert notebook.value("dict(calls)") == {"called": 2, "other": 6}
+    notebook.run(f"{CELL}\ntrain()")
+    assert notebook.value("dict(calls)") == {"called": 2, "other": 6}
+
+
+def test_new_hooks_do_not_replace_older_ones(notebook):
+    """PyTorch numbers the hooks of a process, and a module has one of each number."""
+    register = "for _ in range(150):\n    model[0].register_forward_hook(counting({0!r}))\n"
+    notebook.run(MODEL + register.format("plain"))
+    notebook.run(f"{CELL}\n{register.format('engines')}train()")
+    assert notebook.value("dict(calls)") == {"plain": 300, "engines": 300}
+    notebook.run(f"calls.clear()\n{register.format('later')}model(torch.ones(1, 4))")
+    assert notebook.value("dict(calls)") == {"plain": 150, "engines": 150, "later": 150}
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        "model[0].weight.register_hook(lambda g: calls.update(['called']) or g * 0.5)",
+        "model[2].bias.register_post_accumulate_grad_hook(counting('called'))",
+        "model[2].register_full_backward_hook(counting('called'))",
+    ],
+)
+def test_a_hook_of_the_cell_stays(notebook, register):
+    notebook.run(MODEL)
+    notebook.run(f"{CELL}\nhandle = {register}\ntrain()\nseen = dict(calls)")
+    assert notebook.value("seen") == {"called": 2}
+    notebook.run("train()")
+    notebook.run(f"{CELL}\ntrain()")
+    assert notebook.value("dict(calls)") == {"called": 6}
+    notebook.run("handle.remove()\ntrain()")
+    notebook.run(f"{CELL}\ntrain()")
+    assert notebook.value("dict(calls)") == {"called": 6}
