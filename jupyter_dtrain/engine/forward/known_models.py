@@ -58,6 +58,8 @@ class ModuleInfo:
     changes : CodeChanges
     largest : int
         Bits of the number of samples in its largest batch.
+    has_learned : bool
+        Whether its last call was only made to learn from.
     """
 
     is_model: bool | None = None
@@ -78,6 +80,7 @@ class ModuleInfo:
     paths: PathsTaken = field(default_factory=PathsTaken)
     changes: CodeChanges = field(default_factory=CodeChanges)
     largest: int = 0
+    has_learned: bool = False
 
 
 class KnownModels:

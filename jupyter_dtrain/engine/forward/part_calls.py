@@ -6,6 +6,7 @@ This state comprises the statistics of normalization layers and how models draw 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from functools import wraps
 from threading import get_ident
 from typing import Any
@@ -27,6 +28,7 @@ from .input_sharding import MarkedNow
 from .known_models import KnownModels, ModuleInfo
 from .seams import ShardedParameters
 from .sharded_call import ShardedCall
+from .watched_graphs import Learned, are_watched, unwatched
 from .ways import Settings
 
 
@@ -85,12 +87,13 @@ class PartCalls:
         Raises
         ------
         NeedsFullBatch
-            The model is open from now on, or must be called with arguments that require gradients.
+            The model is open from now on, or must be called once more.
         """
         called.largest = max(called.largest, placement.share.total.bit_length())
         settings = (*self._settings.now(), called.changes.count(module), called.largest)
         draws_known = self._draws is None or self._draws.knows(module)
         is_known = called.results and draws_known and called.ways.is_known(module, given, settings)
+        called.has_learned = learns = not is_known and not called.has_learned and are_watched()
         part = self.current = (ShardedCall if is_known else FirstCall)(
             module=module,
             given=given,
@@ -105,10 +108,12 @@ class PartCalls:
             normalization=self._normalization,
             settings=settings,
             computed_by=None if parameters is None else parameters.computed_by,
+            only_learns=learns,
         )
         try:
-            return part.result()
-        except RngChanged:
+            with unwatched() if learns else nullcontext():
+                return part.result()
+        except (RngChanged, Learned):
             raise
         except MarkedNow as now:
             called.marked[module.training] = now.indices

@@ -35,6 +35,7 @@ from .module_state import ModuleState, statistics_of
 from .reached import Reached
 from .state import CannotRestore
 from .watch import KeepsState, Watch
+from .watched_graphs import Learned
 
 
 @dataclass(kw_only=True, eq=False)
@@ -69,6 +70,8 @@ class ShardedCall:
         Whether a module has stored a tensor.
     exchanges_in : int, optional
         Ident of the thread in which all ranks run the model, each on its share.
+    only_learns : bool
+        Whether a first call is undone and repeated although it has succeeded.
     refused : bool
         Whether the model itself cannot compute on a share; otherwise only its results lack a row per sample.
     """
@@ -89,6 +92,7 @@ class ShardedCall:
     keeps: bool = False
     refused: bool = False
     exchanges_in: int | None = None
+    only_learns: bool = False
     is_first: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -143,6 +147,8 @@ class ShardedCall:
             placed = place_results(result, self.placement, known=known, batch_dims=batch_dims, one_more=one_more, on_new=on_new)
             if self.is_first and self._mixes_samples(result, drawing):
                 raise NeedsFullBatch
+            if self.only_learns:
+                raise Learned
             self._refresh_written()
             return handed.keep(placed)
         except (NeedsFullBatch, FailedOnShard):

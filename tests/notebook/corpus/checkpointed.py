@@ -34,6 +34,11 @@ class Residual(nn.Module):
         return h + self.linear(h).relu()
 
 
+class Centered(Residual):
+    def forward(self, h):
+        return super().forward(h - h.mean(0))
+
+
 def mixed(h):
     return torch.tanh(h @ weight)
 
@@ -41,8 +46,8 @@ def mixed(h):
 old, new = Deep(True), Deep(False)
 rows = nn.Sequential(*[nn.Sequential(nn.Linear(6, 6), nn.Tanh()) for _ in range(4)])
 block, head = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.ReLU()), nn.Linear(6, 1)
-residual, weight = Residual(), torch.randn(6, 6, requires_grad=True)
-optimizer = torch.optim.SGD([weight, *(p for part in (old, new, rows, block, head, residual) for p in part.parameters())], lr=0.05)
+residual, centered, weight = Residual(), Centered(), torch.randn(6, 6, requires_grad=True)
+optimizer = torch.optim.SGD([weight, *(p for part in (old, new, rows, block, head, residual, centered) for p in part.parameters())], lr=0.05)
 norms = []
 old.blocks[0][0].weight.register_hook(lambda gradient: norms.append(gradient.norm().item()))
 # %% cell
@@ -53,6 +58,7 @@ for epoch in range(2):
         losses.append(F.mse_loss(head(checkpoint_sequential(rows, 2, xb.clone().requires_grad_(), use_reentrant=True)), yb))
         for reentrant in (False, True):
             h = checkpoint(residual, checkpoint(block, xb + weight.sum(), use_reentrant=reentrant), use_reentrant=reentrant)
+            h = h + checkpoint(lambda z: centered(z).tanh(), h, use_reentrant=reentrant)
             losses.append(F.mse_loss(head(checkpoint(mixed, h, use_reentrant=reentrant)), yb))
         sum(losses).backward()
         history.append([loss.item() for loss in losses])
@@ -61,4 +67,4 @@ for epoch in range(2):
             optimizer.zero_grad()
     print(epoch, [f"{value:.6f}" for value in history[-1]])
 # %% compare
-[part.state_dict() for part in (old, new, rows, block, head, residual)], weight, weight.grad, optimizer.state_dict(), history, norms
+[part.state_dict() for part in (old, new, rows, block, head, residual, centered)], weight, weight.grad, optimizer.state_dict(), history, norms
