@@ -753,3 +753,12 @@ def test_a_cell_that_only_evaluates_sees_the_whole_loader(notebook):
 def test_no_grad_alone_is_evaluation_too(notebook):
     cell = "with torch.no_grad():\n    seen = sum(len(model(x)) for x, _ in loader)\nseen"
     assert assert_same_as_plain(notebook, [DATA, MODEL], cell, "seen").result == "45"
+
+
+def test_a_random_state_of_the_cell_is_a_plain_tensor(notebook):
+    notebook.run(
+        "%%distribute --engines 2\nstate = torch.get_rng_state()\nwith torch.random.fork_rng():\n    torch.rand(2)\ndrawn = torch.rand(2)"
+    )
+    assert notebook.value("vars(state)") == {}
+    notebook.run("torch.set_rng_state(state)")
+    assert notebook.value("torch.equal(torch.rand(2), drawn)")

@@ -59,7 +59,8 @@ class RecomputedSampling:
                 state.__dict__["_again"] = again
             elif caller != _FORK or not self._modes:
                 self._looked()
-            state.__dict__["_depth"] = len(self._modes)
+            if caller == _FORK:
+                state.__dict__["_depth"] = len(self._modes)
             return state
 
         @wraps(put)
