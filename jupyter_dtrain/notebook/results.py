@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader
 
 from ..engine.result_pickler import Head
 from ..engine.task import Outcome
 from ..serialization.copy_restore import restore_all
 from ..serialization.iterator_moves import CannotPlace
+from ..serialization.loader_workers import take_over_workers
 from ..serialization.partial_reader import Pieces, UnreadableError
 from ..serialization.pickler import Packed
 
@@ -66,6 +68,9 @@ def apply_outcome(
         restore_all([tracked[index] for index in changed], list(changed.values()))
     except CannotPlace as error:
         unread["an iterator"] = str(error)
+    for index in changed:
+        if isinstance(loader := tracked[index], DataLoader):
+            take_over_workers(loader)
     for name in head.changes.deleted:
         namespace.pop(name, None)
     if outcome.random_state is not None:

@@ -31,6 +31,7 @@ from .custom_reduce import leaves_out, reduced_as_it_is
 from .gpu_reducers import reduced_stream
 from .itertools_parts import first_round_of, reduced_itertools
 from .late_bound import reduced_late
+from .loader_workers import set_loader, with_seed
 from .locks import reduced_lock
 from .memory_views import reduced_view
 from .module_reducers import itself, reduced_python_module
@@ -202,6 +203,8 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
         state = {key: value for key, value in state.items() if key not in names}
         if not isinstance(obj, Optimizer):
             state.update(dict.fromkeys(names))
+    if isinstance(obj, DataLoader) and own is object.__getstate__:
+        return function, args, with_seed(obj, state), None, None, set_loader
     return (function, args, state, *rest)
 
 

@@ -176,3 +176,56 @@ def test_file_that_vanishes_is_named_and_the_notebook_goes_on(with_table):
     assert "taxi/1.parquet cannot be read: the file is not there any more" in cell.error[1]
     notebook.run("Path('away').rename('taxi/1.parquet')")
     assert notebook.run("%%distribute --engines 2\n1 + 1").result == "2"
+
+
+WORKERS = """
+class Numbers(torch.utils.data.{kind}):
+    def __len__(self):
+        return 12
+    def __getitem__(self, index):
+        return torch.full((3,), float(index)) + {noise}, torch.ones(1)
+    def __iter__(self):
+        return (self[index] for index in range(12))
+
+torch.manual_seed(2)
+loader = DataLoader(Numbers(), batch_size=4, {shuffle}num_workers=2, persistent_workers=True, multiprocessing_context="fork")
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+seen = []
+"""
+EPOCH = """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    seen.append((x.sum().item(), loss.item(), torch.rand(1).item()))
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "shuffle", "noise", "order"),
+    [
+        ("Dataset", "shuffle=True, ", "0", "pddp"),  # p: an ordinary cell, d: a distributed one
+        ("Dataset", "shuffle=True, ", "torch.rand(3)", "ddpp"),
+        ("IterableDataset", "", "0", "pddp"),
+    ],
+)
+def test_persistent_workers_of_ordinary_and_distributed_cells(notebook, kind, shuffle, noise, order):
+    """A seed is drawn for workers once, and they go on drawing from the states of those before."""
+    found = []
+    for with_engines in (False, True):
+        notebook.run(WORKERS.format(kind=kind, shuffle=shuffle, noise=noise))
+        for cell in order:
+            notebook.run(("%%distribute --engines 2\n" if with_engines and cell == "d" else "") + EPOCH)
+        found.append(notebook.value("seen"))
+    notebook.run("del loader")
+    assert found[1] == [pytest.approx(values, rel=1e-9) for values in found[0]]
+
+
+def test_persistent_workers_that_have_drawn_in_an_ordinary_cell_begin_anew_and_a_line_says_so(notebook):
+    notebook.run(WORKERS.format(kind="Dataset", shuffle="", noise="torch.rand(3)"))
+    notebook.run(EPOCH)
+    cell = notebook.run("%%distribute --engines 2\n" + EPOCH)
+    assert cell.stderr.count("Those of this cell started anew") == 1
+    notebook.run("del loader")

@@ -29,7 +29,13 @@ from .iterator_state import Begin, IteratorLog, LoaderIterator
 from .joined_batches import JoinedBatches
 from .loader_plan import Checks, LoaderPlans
 from .sharded_iterator import OnBatch, Place, SplitBatches, WatchedBatches
-from .worker_rng import can_live, iterate, living, set_living
+from .worker_rng import iterate
+from .worker_states import can_live, living, set_living
+
+_ANEW = (
+    "Persistent workers of a DataLoader have drawn random numbers in an ordinary cell. Those of this cell started anew, so they draw "
+    "other numbers than on one process"
+)
 
 
 class ShardedLoaders:
@@ -156,6 +162,8 @@ class ShardedLoaders:
         make, loader = taking_rows(its_own), self._plans.with_joined_batches(plan, loader)
 
         def note_draws() -> None:
+            if not cursor.draws_in_workers and cursor.living is not None and cursor.living.begun_anew:
+                self._say(_ANEW)
             cursor.draws_in_workers = True
 
         def original(used: DataLoader[Any]) -> Any:

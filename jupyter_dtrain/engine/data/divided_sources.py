@@ -24,7 +24,7 @@ from .loader_plan import Division, LoaderPlan, LoaderPlans
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch
 from .sources import Check, Loaded, LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
-from .worker_rng import with_attributes
+from .worker_states import with_attributes
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from ..tensor.redistribute import Exchange
 from .batch_layout import UnknownBatch, cut, length_of
 from .collate import is_default
 from .fetch import Make, copy_of
+from .worker_states import seed_of_workers
 
 _END, _UNKNOWN, _FAILED = "end", "unknown", "failed"
 
@@ -54,8 +55,7 @@ class Streams:
 
     def own_workers(self, loader: DataLoader[Any]) -> dict[int, DataLoader[Any]]:
         """Return a loader for each worker of `loader` that belongs to this rank, by the worker's number."""
-        # Draw the seed as the loader's own iterator does; the loaders made here have a generator of their own.
-        seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
+        seed = seed_of_workers(loader)  # the loaders made here have a generator of their own
         numbers = [number for number in range(loader.num_workers) if self.owner(number) == self._rank]
         return {number: _with_one_worker(loader, number, seed) for number in numbers}
 

@@ -20,7 +20,7 @@ from .counters import Counters, keeper_of
 from .fetch import copy_of
 from .held_state import HeldState
 from .own_iterators import beginning, iterates_itself, its_own
-from .worker_rng import WorkerStates
+from .worker_states import WorkerStates
 
 
 class SourceState:

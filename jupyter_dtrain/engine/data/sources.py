@@ -28,7 +28,7 @@ from .collate_probe import collated_if_possible
 from .fetch import copy_of, has_rows
 from .fetch_state import FetchState
 from .joined_batches import with_batches
-from .worker_rng import Told, WorkerRngReporter
+from .worker_states import Told, WorkerRngReporter
 
 Loaded = tuple[Any, BatchShard | None, Layout | None]
 Check = Callable[[Any, BatchShard], None]
