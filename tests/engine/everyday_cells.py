@@ -236,6 +236,16 @@ for x, y in loader:
         ),
         STATE + ", seen",
     ),
+    "writes in inference mode": (
+        MLP,
+        in_step(
+            after="with torch.inference_mode():\n"
+            "            losses.append(model(X).sum().item()); model[0].weight.detach()[2] = 0.1; model[5].weight.data.clamp_(-0.2, 0.2)\n"
+            "            for p in model.parameters(): p.mul_(0.99)\n"
+            "            losses.append([model(X).sum().item(), model[2].weight.norm().item()])",
+        ),
+        STATE,
+    ),
     "early stopping": (
         MLP,
         """

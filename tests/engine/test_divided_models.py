@@ -29,6 +29,8 @@ EACH_TIME = [
     ("parameters() is a list", "pipeline 2"),
     ("what has no gradient", "tensor 2x2"),
     ("what has no gradient", "zero3 3"),
+    ("writes in inference mode", "tensor 2"),
+    ("writes in inference mode", "zero3 2x2"),
 ]
 
 

@@ -32,7 +32,7 @@ class BufferPool:
         return sum(block.nbytes() for block in self._blocks)
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialized tensor."""
+        """Return an uninitialized tensor, whose version counter counts writes in ``torch.inference_mode()``, too."""
         size = torch.Size(shape).numel() * dtype.itemsize  # and no more: what a snapshot has of it is all of a tensor
         with quiet(), torch.no_grad():
             block = next((block for block in reversed(self._blocks) if block.nbytes() == size and _is_free(block)), None)
@@ -42,7 +42,8 @@ class BufferPool:
             self._blocks.append(block)
             # No view of another tensor: that would hold the block too, and count as somebody who does.
             strides = torch.empty(tuple(shape), device="meta").stride()
-            return torch.empty(0, dtype=dtype, device="cpu").set_(block, 0, tuple(shape), strides)
+            with torch.inference_mode(mode=False):
+                return torch.empty(0, dtype=dtype, device="cpu").set_(block, 0, tuple(shape), strides)
 
     def has(self, storage: torch.UntypedStorage) -> bool:
         """Return whether `storage` is a block of this pool."""
