@@ -7,8 +7,8 @@ compared by identity, because a user's module may define a hash that fails befor
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Callable, Iterator
+from functools import partial, wraps
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -47,3 +47,19 @@ class IdentityMap(Generic[T]):
     def _forget(self, number: int, dead: object) -> None:
         if number in self._entries and self._entries[number][0] is dead:
             del self._entries[number]
+
+
+def cached_by_class(function: Callable[[type[Any]], T]) -> Callable[[type[Any]], T]:
+    """Cache what `function`, which does not return ``None``, returns for each class, as long as the class is there.
+
+    A class of the notebook keeps the globals of its methods alive, and with them all models and data of the cell. So ``functools.cache``
+    would keep the memory of a cell for as long as the engine runs.
+    """
+    found: IdentityMap[T] = IdentityMap()
+
+    @wraps(function)
+    def cached(kind: type[Any]) -> T:
+        known = found.get(kind)
+        return found.set(kind, function(kind)) if known is None else known
+
+    return cached

@@ -103,10 +103,50 @@ def train(fails=False):
 """
 
 
+OWN_OPTIMIZER = """
+class Signed(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.01})
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                p -= group["lr"] * p.grad.sign()
+optimizer = Signed(model.parameters())
+for x, in loader:
+    model(x).pow(2).mean().backward()
+    optimizer.step()
+"""
+OWN_FUNCTION = """
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient
+for x, in loader:
+    Doubled.apply(model(x)).pow(2).mean().backward()
+"""
+OWN_MANAGER = """
+class Managed:
+    def __enter__(self):
+        return model
+    def __exit__(self, *error):
+        pass
+with Managed() as entered:
+    for x, in loader:
+        entered(x).pow(2).mean().backward()
+"""
+
+
 @pytest.mark.parametrize(
     ("options", "cell"),
     [
         ("", "len(loader)"),
+        ("--strategy zero1", OWN_OPTIMIZER),
+        ("", OWN_FUNCTION),
+        ("", OWN_MANAGER),
         ("", "loss = train()"),
         ("--checkpoint-every 2 --best loss:min", "for epoch in range(3):\n    loss = train().item()"),
         ("", "import contextlib\nwith contextlib.suppress(ValueError):\n    train(fails=True)"),

@@ -18,6 +18,7 @@ from ...serialization.iterators import is_iterator
 from ...serialization.library_changes import EVERYBODYS
 from ..forward.holders import MODULES_OWN
 from ..forward.reached import Walk
+from ..identity_map import cached_by_class
 from ..tensor.placement_types import GlobalTensor
 from ..user_frames import is_users_module
 
@@ -149,7 +150,7 @@ def _names_in(code: CodeType) -> frozenset[str]:
     return frozenset(code_objects.names_in(code))
 
 
-@lru_cache(128)
+@cached_by_class
 def _words(kind: Any) -> frozenset[str]:
     """Return the names that the code that enters a manager of class `kind` uses."""
     words: set[str] = {"__enter__"}

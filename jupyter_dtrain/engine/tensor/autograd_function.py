@@ -14,7 +14,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache, wraps
+from functools import wraps
 from types import CodeType
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch import nn
 
 from ...analysis.code_objects import everything, original_code
 from ..code_inspection import TORCH, code_uses
+from ..identity_map import cached_by_class
 from .functional_collectives import nothing_of
 from .ops.dispatch import Rules
 from .placement_types import Shard
@@ -164,7 +165,7 @@ class OwnFunctions:
         node.register_hook(lambda gradients, _: all_of(gradients, after))
 
 
-@lru_cache(maxsize=1024)
+@cached_by_class
 def _bends(function: type[torch.autograd.Function]) -> frozenset[str]:
     """Return how ``backward`` of `function` may be non-linear: ``"one"`` (elementwise), with ``"several"`` if it also mixes elements."""
     if f"{function.__module__}.".startswith(_LINEAR):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch.optim import Optimizer
 
 from ....system.patches import put
-from ...identity_map import IdentityMap
+from ...identity_map import IdentityMap, cached_by_class
 
 
 class Owners:
@@ -119,7 +119,7 @@ def has_step_of(optimizer: Optimizer, kinds: Collection[type[Any]]) -> bool:
     return owner in kinds and has_known_step(optimizer) and not any(group.get("differentiable") for group in optimizer.param_groups)
 
 
-@cache
+@cached_by_class
 def _is_known(kind: type[Any]) -> bool:
     classes = kind.__mro__
     first = next((index for index, base in enumerate(classes) if base in KINDS), None)
