@@ -246,6 +246,20 @@ for x, y in loader:
         ),
         STATE,
     ),
+    "made and evaluated in inference mode": (
+        MLP,
+        """
+model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(3)], nn.TransformerEncoderLayer(8, 2, 16), nn.Linear(8, 5))
+with torch.inference_mode():
+    for x, y in loader: losses.append((model.eval()(x[None])[0].argmax(1) == y).double().mean().item())
+model.train()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, eps=1e-3)
+"""
+        + in_step("with torch.inference_mode(): losses.append([p.grad.norm().item() for p in model.parameters()])").replace(
+            "model(x)", "model(x[None])[0]"
+        ),
+        STATE,
+    ),
     "early stopping": (
         MLP,
         """

@@ -25,6 +25,7 @@ EACH_TIME = [
     ("frozen parts in checkpoints", "zero3 2"),
     ("jagged batches", "tensor 2"),
     ("kept gradients that are added to", "pipeline 2"),
+    ("made and evaluated in inference mode", "zero3 2"),
     ("nested batches", "tensor 2"),
     ("parameters() is a list", "pipeline 2"),
     ("what has no gradient", "tensor 2x2"),

@@ -49,6 +49,19 @@ def test_a_sum_is_added_up_in_rank_order_whatever_its_size(ranks, world_size, dt
         assert [equal for equal, _ in found] == [True] * len(SIZES)
 
 
+def sum_after_inference_mode(run: Run) -> list[list[int]]:
+    """Return sums within inference mode, where the first of their type are, and after it."""
+    values = [torch.full((3,), run.rank + 1, dtype=torch.int16) for _ in range(2)]
+    with torch.inference_mode():
+        collectives.all_reduce(values[0])
+    collectives.all_reduce(values[1])
+    return [value.tolist() for value in values]
+
+
+def test_a_sum_after_those_of_an_evaluation_in_inference_mode(ranks):
+    assert ranks.call(2, sum_after_inference_mode) == [[[3] * 3] * 2] * 2
+
+
 def scattered(run: Run) -> list[Any]:
     found = []
     for source in range(run.world_size):

@@ -202,7 +202,8 @@ class SharedMemory(MeetingPlace):
         """Return each rank's slots as tensors of `dtype`."""
         found = self._typed.get(dtype)
         if found is None:
-            found = self._typed[dtype] = [list(memory.view(dtype).split(SLOT // dtype.itemsize)) for memory in self._bytes]
+            with torch.inference_mode(mode=False):  # they are written to in other modes, too
+                found = self._typed[dtype] = [list(memory.view(dtype).split(SLOT // dtype.itemsize)) for memory in self._bytes]
         return found
 
 

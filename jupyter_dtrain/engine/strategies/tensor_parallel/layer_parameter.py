@@ -58,7 +58,7 @@ class LayerParameter(ParameterShard):
         if len(self._places) == 1:
             return self._alias.detach()
         if self._block is None:
-            with quiet(), torch.no_grad(), Counted(COMMUNICATION):
+            with quiet(), torch.inference_mode(mode=False), torch.no_grad(), Counted(COMMUNICATION):
                 full = torch.empty(self.block_shape, dtype=self.dtype, device="cpu")
                 self.storage.read_of(self._places, full)
                 self._block = self._alias.detach()
@@ -74,7 +74,8 @@ class LayerParameter(ParameterShard):
         """Return what the cell gets as ``parameter.grad``: a full tensor, from now on, for a stacked parameter. Collective for such."""
         if self.is_packed and self._gradient is not None:
             all_ranks_come()
-            full = torch.empty(self.shape, dtype=self.dtype, device="cpu")
+            with torch.inference_mode(mode=False):
+                full = torch.empty(self.shape, dtype=self.dtype, device="cpu")
             put_together(self.storage.kind, self._memory, self._gradient, full)
             self.set_gradient(full)
         return super().read_gradient()

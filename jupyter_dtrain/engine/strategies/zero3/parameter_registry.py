@@ -104,6 +104,7 @@ class ParameterRegistry:
             some = ", ".join(f"`{name}`" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
             self._say(f"`--strategy {self.strategy}` keeps {some} of `{type(module).__name__}` on every engine: {why}.")
 
+    @torch.inference_mode(mode=False)
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
         kinds = [Kind(tuple(p.shape), p.dtype, self._shares(p), self._dim(p), self._groups(p)) for p in parameters]
         for parameter, storage in zip(parameters, self._allocate(kinds), strict=True):

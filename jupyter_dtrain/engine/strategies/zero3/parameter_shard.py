@@ -166,7 +166,7 @@ class ParameterShard(GradientRows, ParameterWrites):
 
     def return_home(self, gradient: torch.Tensor | None) -> None:
         """Become a plain, full parameter for good, in the notebook's memory if nothing references another; `gradient` is the full one."""
-        with quiet(), torch.no_grad():
+        with quiet(), torch.inference_mode(mode=False), torch.no_grad():
             if self.home is not None and (self.full is None or not self.is_held()):
                 if self.full is None:
                     self.storage.read(self.home)

@@ -104,7 +104,7 @@ class ParameterWrites(ABC):
 
     def own_memory(self, *, alone: bool) -> None:
         """Move the full tensor to memory of its own if it shares that of another tensor, or is `alone` in a larger storage."""
-        with quiet(), torch.no_grad():
+        with quiet(), torch.inference_mode(mode=False), torch.no_grad():
             assert self.full is not None
             if not alone or not self.full.is_contiguous() or self.full.untyped_storage().nbytes() != self.nbytes:
                 self.full = self.full.detach().clone(memory_format=torch.contiguous_format)
