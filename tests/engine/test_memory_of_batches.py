@@ -50,6 +50,18 @@ for x, y in loader:
     "an array of the last sample": """
 for x, y in loader: read(x[-1]); a = np.asarray(x[-1]); a[1] = 4; step(x, y); read(x)
 """,
+    "an array in inference mode": """
+for x, y in loader:
+    with torch.inference_mode(): x.numpy()[0] = 1.0
+    read(x); step(x, y)
+""",
+    "samples in inference mode": """
+for x, y in loader:
+    with torch.inference_mode():
+        for image in x: image.mul_(0.5)
+        v = x[0]; v += 1
+    v.add_(1); read(x); step(x, y)
+""",
     "a model that writes into its input": """
 inplace = nn.Sequential(nn.Hardtanh(0.2, 0.6, inplace=True), model)
 for x, y in loader:

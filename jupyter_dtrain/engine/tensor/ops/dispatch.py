@@ -25,7 +25,7 @@ from ..caught import may_be_caught
 from ..placement_types import GlobalTensor, Partial, Shard
 from ..redistribute import Exchange
 from ..view_calls import have_one_memory, seen_through
-from .kept_fulls import KeptFulls, base_of, origin_of, root_of
+from .kept_fulls import KeptFulls, base_of, counting_writes, origin_of, root_of
 from .operands import NeedsFullTensor, changes_in_place, globals_in, has_graph, requires_grad, tensors_in
 
 Rule = Callable[["Rules", Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -137,8 +137,8 @@ class Rules(KeptFulls):
             return {key: self.full_tensor(item) for key, item in value.items()}
         return value
 
+    @counting_writes  # a cell may read a batch entry by entry: gather it once and cache it
     def _whole_tensor(self, tensor: GlobalTensor) -> torch.Tensor:
-        # A cell may read a batch entry by entry: gather it once and cache it.
         version = self.version_to_keep(tensor)
         if version is None or not isinstance(tensor.placement, Shard):
             return self._whole_root(tensor, version)

@@ -10,8 +10,9 @@ through a NumPy array bumps no version. If the cell may hold an array, the part 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import wraps
 from typing import Any
 
 import torch
@@ -179,6 +180,21 @@ class KeptFulls:
                 copy_uncounted(root, self.part_of(whole, root.placement))  # on all ranks, even if only another rank's part has changed
                 self.keep_on(root)
         return bool(whole._use_count() > 1)  # type: ignore[attr-defined]  # which PyTorch does not declare
+
+
+def counting_writes(read: Callable[[Any, GlobalTensor], torch.Tensor]) -> Callable[[Any, GlobalTensor], torch.Tensor]:
+    """Wrap `read`, which returns a full tensor, so that one made in inference mode counts the cell's writes to it, too."""
+
+    @wraps(read)
+    def called(rules: Any, tensor: GlobalTensor) -> torch.Tensor:
+        if not torch.is_inference_mode_enabled():
+            return read(rules, tensor)
+        with torch._C.DisableTorchFunctionSubclass():
+            is_counted = not tensor.is_inference()
+        with torch.inference_mode(mode=not is_counted), torch.no_grad():
+            return read(rules, tensor)
+
+    return called
 
 
 def origin_of(tensor: GlobalTensor) -> Origin:
