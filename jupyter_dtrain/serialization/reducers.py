@@ -171,7 +171,7 @@ def foreign_attributes(obj: object) -> frozenset[str]:
     if isinstance(obj, DataLoader):
         return _ITERATOR  # the iterator of persistent workers; the reader starts its own
     if isinstance(obj, Optimizer):
-        return _STEP  # an instance attribute if a scheduler has wrapped it, with a bound method of this process
+        return _STEP if _is_schedulers(vars(obj).get("step")) else _NONE
     if isinstance(obj, nn.RNNBase):
         return _REFERENCES  # weak references, which the module makes anew
     if isinstance(obj, torch.jit.ScriptModule):
@@ -182,6 +182,12 @@ def foreign_attributes(obj: object) -> frozenset[str]:
 
 
 _ITERATOR, _STEP, _REFERENCES = frozenset({"_iterator"}), frozenset({"step"}), frozenset({"_flat_weight_refs"})
+_NONE: frozenset[str] = frozenset()
+
+
+def _is_schedulers(step: object) -> bool:
+    """Return whether a scheduler has made this instance attribute of an optimizer, or nobody. One of the user is sent."""
+    return step is None or getattr(step, "__globals__", {}).get("__name__") == "torch.optim.lr_scheduler"
 
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:

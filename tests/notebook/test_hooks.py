@@ -71,3 +71,23 @@ def test_a_hook_of_the_cell_stays(notebook, register):
     notebook.run("handle.remove()\ntrain()")
     notebook.run(f"{CELL}\ntrain()")
     assert notebook.value("dict(calls)") == {"called": 6}
+
+
+@pytest.mark.parametrize("strategy", ["auto", "zero1"])
+def test_a_step_that_the_notebook_has_wrapped(notebook, strategy):
+    wrap = """
+inner = optimizer.step
+def step(*args, **options):
+    calls.update(["step"])
+    nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+    return inner(*args, **options)
+optimizer.step = step
+"""
+    found = []
+    for magic in ("", f"{CELL} --strategy {strategy}"):
+        notebook.run(MODEL + wrap)
+        notebook.run(f"{magic}\ntrain()")
+        notebook.run("train()\ndel optimizer.step\ntrain()")
+        found.append(notebook.value("model[0].weight.tolist(), dict(calls)"))
+    assert found[1][1] == {"step": 4}
+    assert found[1][0] == [pytest.approx(row, rel=1e-9) for row in found[0][0]]
