@@ -1,6 +1,7 @@
 """The running cell in the kernel: its Python source, its name in tracebacks, and its place in the notebook."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import os
@@ -13,6 +14,9 @@ from ..analysis.code_objects import keep_text
 from ..errors import CellError
 from ..runs.record import CellOrigin
 
+_AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+_ANNOTATIONS = __future__.annotations.compiler_flag
+_FUTURE = "from __future__ import annotations as __import_annotations"  # under a name that is not returned (`cell_results`)
 NOTEBOOK = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path when the kernel was started
 
 
@@ -30,13 +34,20 @@ def compiled(cell: str, number: int, shell: InteractiveShell) -> tuple[str, str,
     source = "\n" + shell.transform_cell(cell)
     filename = shell.compile.cache(source, number)
     keep_text(filename, source)
-    return source, filename, _parsed(source, filename, shell)
+    tree = _parsed(source, filename, shell)
+    if any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
+        shell.compile.flags |= compile(source, filename, "exec", flags=_AWAIT, dont_inherit=True).co_flags & _ANNOTATIONS
+    elif shell.compile.flags & _ANNOTATIONS:  # IPython remembers the import of an earlier cell, as it holds in all later ones
+        source = _FUTURE + source
+        keep_text(filename, source)
+        tree = ast.parse(source, filename)
+    return source, filename, tree
 
 
 def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
     try:
         tree = ast.parse(source, filename)
-        compile(source, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        compile(source, filename, "exec", flags=_AWAIT, dont_inherit=True)
     except SyntaxError as error:
         place = f"{cell_names(shell, filename)[filename]}, line {error.lineno}"
         lines = [place]

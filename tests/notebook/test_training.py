@@ -762,3 +762,22 @@ def test_a_random_state_of_the_cell_is_a_plain_tensor(notebook):
     assert notebook.value("vars(state)") == {}
     notebook.run("torch.set_rng_state(state)")
     assert notebook.value("torch.equal(torch.rand(2), drawn)")
+
+
+def test_annotations_that_an_earlier_cell_has_postponed(notebook):
+    notebook.run("from __future__ import annotations\nannotations = 5")
+    try:
+        notebook.run("%%distribute --engines 2\ndef of(x: NotDefined) -> Neither:\n    return annotations\nsaid = of.__annotations__")
+        assert notebook.value("of(1), said") == (5, {"x": "NotDefined", "return": "Neither"})
+        cell = notebook.fail("%%distribute --engines 2\ndef of(x: NotDefined):\n    raise ValueError(x)\nof(1)")
+        assert "raise ValueError(x)" in cell.traceback
+    finally:
+        notebook.run("get_ipython().compile.reset_compiler_flags()")
+
+
+def test_annotations_that_the_cell_postpones_for_later_ones(notebook):
+    try:
+        notebook.run("%%distribute --engines 2\n'A text.'\nfrom __future__ import annotations\ndef of(x: NotDefined): pass")
+        notebook.run("def of(x: NotDefined): pass")
+    finally:
+        notebook.run("get_ipython().compile.reset_compiler_flags()")
