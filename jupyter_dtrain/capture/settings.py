@@ -6,6 +6,7 @@ their defaults are sent.
 
 from __future__ import annotations
 
+import decimal
 import os
 import pickle
 import sys
@@ -114,6 +115,25 @@ def _set_attention(enabled: Sequence[bool]) -> None:
         getattr(torch.backends.cuda, f"enable_{kernel}_sdp")(is_enabled)
 
 
+def _decimal_context() -> tuple[Any, ...]:
+    now = decimal.getcontext()
+    return (
+        now.prec,
+        now.rounding,
+        now.Emin,
+        now.Emax,
+        now.capitals,
+        now.clamp,
+        [kind.__name__ for kind, is_on in now.traps.items() if is_on],
+    )
+
+
+def _set_decimal_context(values: tuple[Any, ...]) -> None:
+    prec, rounding, least, largest, capitals, clamp, names = values
+    traps = [getattr(decimal, name) for name in names]
+    decimal.setcontext(decimal.Context(prec, rounding, least, largest, capitals, clamp, [], traps))
+
+
 def _set_next_hook(number: int) -> None:
     RemovableHandle.next_id = max(number, RemovableHandle.next_id)
 
@@ -205,6 +225,7 @@ _SETTINGS = {
     "torch.utils.hooks": Setting(lambda: RemovableHandle.next_id, _set_next_hook),
     "numpy.set_printoptions": Setting(_numpy_printing, lambda options: np.set_printoptions(**options)),
     "numpy.seterr": Setting(np.geterr, lambda kinds: np.seterr(**kinds)),
+    "decimal.getcontext": Setting(_decimal_context, _set_decimal_context),
     "sys.argv": _flag(sys, "argv"),  # the default input of argparse
     # On an engine there are more frames below the cell than in the notebook.
     "sys.setrecursionlimit": Setting(sys.getrecursionlimit, lambda limit: sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))),

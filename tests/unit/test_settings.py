@@ -1,5 +1,6 @@
 """Settings of libraries, as they are read in one process and made in another."""
 
+import decimal
 import os
 import pickle
 import sys
@@ -29,7 +30,7 @@ def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
     assert {"matplotlib.rcParams", "matplotlib.use", "matplotlib.figure_formats", "pandas.set_option"} < before.keys()  # imported here
-    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 27
+    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 28
     assert pickle.loads(pickle.dumps(before)) == before
 
 
@@ -41,6 +42,7 @@ def test_all_are_known_and_can_be_sent():
         lambda: np.set_printoptions(precision=3, suppress=True),
         lambda: torch.autograd.set_detect_anomaly(True, check_nan=False),
         lambda: np.seterr(divide="raise"),
+        lambda: decimal.setcontext(decimal.Context(prec=5, rounding=decimal.ROUND_UP, traps=[decimal.Inexact])),
         lambda: setattr(sys, "argv", ["train.py", "--lr", "0.1"]),
         lambda: setattr(torch.backends.cudnn, "benchmark", True),
         lambda: setattr(torch.backends.cudnn, "enabled", False),
