@@ -25,10 +25,11 @@ from ..errors import CaptureError
 from ..integrations.registry import look
 from ..serialization.array_windows import Windows
 from ..serialization.custom_reduce import go_back
+from ..serialization.global_hooks import line_about_hooks
 from ..serialization.leaves import trackable
 from ..serialization.library_changes import packages_of
 from ..serialization.library_objects import LibraryObjects
-from ..serialization.library_state import library_states, stays
+from ..serialization.library_state import LibraryState, library_states, stays
 from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
@@ -192,6 +193,7 @@ class _Bundler:
         """Leave out library states that cannot be pickled, of which engines keep their own; return whether there are any."""
         stay = [state for state in (*self._states, *self._patches) if self._why_not(state) is not None]
         stays(stay)
+        self._library.lines += line_about_hooks(state.place for state in stay if isinstance(state, LibraryState))
         self._refused.update((id(state), state) for state in stay)
         self._patches = [state for state in self._patches if id(state) not in self._refused]
         for state in self._library.states.copy():

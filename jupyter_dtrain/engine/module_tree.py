@@ -102,8 +102,11 @@ def layers_taking_statistics(module: nn.Module) -> list[_BatchNorm]:
     return [layer for layer in modules_in(module) if isinstance(layer, _BatchNorm) and layer.training]
 
 
-OF_ALL_MODULES = (nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks)
-"""Forward hooks registered for all modules."""
+OF_ALL_MODULES = (
+    *(nn.modules.module._global_forward_hooks, nn.modules.module._global_forward_pre_hooks),
+    *(nn.modules.module._global_backward_hooks, nn.modules.module._global_backward_pre_hooks),
+)
+"""Hooks registered for all modules."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 

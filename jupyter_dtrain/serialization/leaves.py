@@ -11,6 +11,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ..integrations.registry import is_found_by_id
+from .global_hooks import place_of_registry
 from .iterators import is_iterator
 from .module_reducers import is_dynamic
 from .shared_tensors import is_shared
@@ -77,7 +78,7 @@ def trackable(objects: Iterable[object]) -> list[object]:
         if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
-        elif is_found_by_id(obj):
+        elif is_found_by_id(obj) or place_of_registry(obj) is not None:
             continue
         elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in _CHANGEABLE or is_iterator(obj):
             kept.append(obj)

@@ -22,6 +22,7 @@ import torch
 
 from ..analysis.imports import brought
 from ..integrations.registry import states_of_libraries
+from .global_hooks import HOOKS, drop_hooks, own_hooks, set_hooks
 from .library_changes import MISSING, PLAIN_CONTAINERS, Place, changed_places, is_the_notebooks, modules_of, packages_of
 from .library_text import first_values, set_by_conditions, shared_by_all
 
@@ -71,6 +72,7 @@ def _own_entries() -> Iterator[LibraryState]:
         own = {key: value for key, value in registry.items() if any(map(is_the_notebooks, key if isinstance(key, tuple) else (key,)))}
         if own:
             yield LibraryState(place, own, "entries")
+    yield from (state for place, own in own_hooks() if not stays_here(state := LibraryState(place, own, "entries")))
 
 
 def stays_here(state: LibraryState) -> bool:
@@ -138,8 +140,9 @@ def _put(state: LibraryState, held: Any) -> None:
     state.held = held
     if _apart:
         return
-    owner = owner_of(state.place)
-    if owner is None:
+    if state.place in HOOKS:
+        set_hooks(state.place, held)
+    if state.place in HOOKS or (owner := owner_of(state.place)) is None:
         return
     name = state.place[2]
     now = vars(owner).get(name, MISSING)
@@ -200,6 +203,7 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
         yield told.extend
     finally:
         noted, _before, _apart = _before, None, False
+        drop_hooks()
         with suppress(Exception):
             modules = sys.modules.copy()
             for package in packages_of(told):

@@ -28,6 +28,7 @@ from .attribute_reducers import as_it_was, goes_by_attributes, module_of_layers
 from .cached_functions import is_notebooks, reduced_cached
 from .container_reducers import reduced_container, reduced_own, set_attributes
 from .custom_reduce import leaves_out, reduced_as_it_is
+from .global_hooks import reduced_registry
 from .gpu_reducers import reduced_stream
 from .itertools_parts import first_round_of, reduced_itertools
 from .late_bound import reduced_late
@@ -135,7 +136,7 @@ def forgets(obj: object, name: str) -> bool:
     return isinstance(state, dict) and name not in state
 
 
-_CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
+_CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_registry, reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     reduced_late,
     reduced_bar,

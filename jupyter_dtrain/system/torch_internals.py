@@ -59,6 +59,8 @@ NAMES = {
     "torch.nn.modules.batchnorm._BatchNorm": "layers with statistics over the batch",
     "torch.nn.modules.batchnorm._NormBase": "layers with statistics over the batch",
     "torch.nn.functional._verify_batch_size": "layers with statistics over the batch",
+    "torch.nn.modules.module._global_backward_hooks": "hooks of all modules",
+    "torch.nn.modules.module._global_backward_pre_hooks": "hooks of all modules",
     "torch.nn.modules.module._global_forward_hooks": "hooks of all modules",
     "torch.nn.modules.module._global_forward_pre_hooks": "hooks of all modules",
     "torch.nn.modules.module._has_any_global_hook": "whether somebody looks at what every module is given",

@@ -73,6 +73,40 @@ def test_a_hook_of_the_cell_stays(notebook, register):
     assert notebook.value("dict(calls)") == {"called": 6}
 
 
+GLOBAL = """
+from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook
+handles = [
+    register_module_forward_hook(lambda module, args, out: calls.update([f"{type(module).__name__} {len(out)}"])),
+    register_module_full_backward_hook(lambda module, given, found: calls.update([f"backward {len(found[0])}"])),
+    register_optimizer_step_post_hook(counting("step")),
+]
+"""
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hooks_of_all_modules_and_optimizers(notebook):
+    found = []
+    for magic in ("", CELL):
+        notebook.run(MODEL + GLOBAL)
+        notebook.run(f"{magic}\ntrain()")
+        notebook.run(f"{magic}\nhandles.pop(0).remove()\nlater = register_optimizer_step_post_hook(counting('later'))\ntrain()")
+        notebook.run("train()\nlater.remove()\nhandles.pop(0).remove()")
+        notebook.run(f"{magic}\ntrain()\nhandles.pop(0).remove()\ntrain()")
+        notebook.run(f"{magic}\ntrain()")
+        found.append(notebook.value("dict(calls)"))
+    assert found[0] == found[1]
+    assert found[0] == {"Linear 4": 4, "Tanh 4": 2, "Sequential 4": 2, "step": 8, "backward 4": 24, "later": 4}
+
+
+def test_a_hook_of_all_optimizers_that_cannot_be_sent(notebook):
+    notebook.run(f"{MODEL}{GLOBAL}\nstream = (i for i in range(9))")
+    notebook.run("[handle.remove() for handle in handles]\nhandle = register_optimizer_step_post_hook(lambda *args: next(stream))")
+    cell = notebook.run(f"{CELL}\ntrain()")
+    notebook.run("handle.remove()")
+    assert "Hooks of the notebook are not called in this cell, because they cannot be sent: optimizer_post_hooks." in cell.stderr
+
+
 @pytest.mark.parametrize("strategy", ["auto", "zero1"])
 def test_a_step_that_the_notebook_has_wrapped(notebook, strategy):
     wrap = """
