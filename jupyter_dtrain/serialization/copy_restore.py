@@ -95,7 +95,8 @@ def attributes_of(obj: Any) -> dict[str, Any] | None:
     own = getattr(obj, "__dict__", None)
     if isinstance(obj, torch.Tensor):
         # Those of a non-leaf tensor follow from its graph. Hooks that have been removed leave an empty dict.
-        return {**(own or {}), **{name: _none_if_empty(getattr(obj, name)) for name in _OF_TENSORS if is_leaf(obj)}}
+        more = {name: _none_if_empty(getattr(obj, name)) for name in _OF_TENSORS} if is_leaf(obj) else {}
+        return {**(own or {}), **more}
     if isinstance(obj, type | ModuleType):
         return {key: value for key, value in vars(obj).items() if key not in _PYTHONS_OWN}
     if kind is FunctionType:

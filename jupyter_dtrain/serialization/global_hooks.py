@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,7 +18,8 @@ _HOOKS = (
 )
 _FLAGS = tuple((of_modules, f"_global_forward_hooks_{kind}") for kind in ("always_called", "with_kwargs"))
 _FULL = "_global_is_full_backward_hook"
-HOOKS: frozenset[Place] = frozenset((module.__name__, "", name) for module, name in (*_HOOKS, *_FLAGS))
+_PLACES: dict[int, Place] = {id(vars(module)[name]): (module.__name__, "", name) for module, name in (*_HOOKS, *_FLAGS)}
+HOOKS = frozenset(_PLACES.values())
 
 
 _come: set[Place] = set()  # places with hooks that came from another process
@@ -62,9 +62,7 @@ def registry_at(place: Place) -> dict[int, Any]:
 
 def place_of_registry(obj: object) -> Place | None:
     """Return the place of a dict of hooks, to which handles refer; ``None`` for another object."""
-    if type(obj) is not OrderedDict:
-        return None
-    return next((place for place in HOOKS if registry_at(place) is obj), None)
+    return _PLACES.get(id(obj))  # PyTorch never replaces these dicts
 
 
 def reduced_registry(obj: object) -> Any:
