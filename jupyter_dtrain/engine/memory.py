@@ -41,8 +41,14 @@ class Idle:
         """Schedule the actions after a task, in the thread of the event loop that will run the next task."""
         self.ends()
         loop = asyncio.get_running_loop()
-        actions = ((SOON, gc.collect), (SCARCE, give_back_what_is_scarce), (KEPT, give_back))
+        actions = ((SOON, collect), (SCARCE, give_back_what_is_scarce), (KEPT, give_back))
         self._waiting += [loop.call_later(seconds, action) for seconds, action in actions]
+
+
+def collect() -> None:
+    """Free what is in reference cycles, and cycles behind an autograd graph in such: they are found once the graph has gone."""
+    gc.collect()
+    gc.collect()
 
 
 def can_be_used(device: torch.device) -> bool:

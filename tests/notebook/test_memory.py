@@ -151,6 +151,10 @@ with Managed() as entered:
         ("--checkpoint-every 2 --best loss:min", "for epoch in range(3):\n    loss = train().item()"),
         ("", "import contextlib\nwith contextlib.suppress(ValueError):\n    train(fails=True)"),
         ("--strategy none", "loss = train()"),
+        ("--strategy zero1", "loss = train()"),
+        ("--strategy zero3", "loss = train()"),
+        ("--strategy tensor", "loss = train()"),
+        ("--strategy pipeline", "del model[1]\nloss = train()"),
     ],
 )
 def test_an_idle_engine_holds_nothing_of_the_cell(notebook, options, cell):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -123,7 +124,7 @@ class _Rows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, _parameter: torch.Tensor, shard: LayerParameter, store: InPass) -> torch.Tensor:
-        ctx.shard, ctx.store = shard, store
+        ctx.shard, ctx.store = shard, weakref.ref(store)  # a loss that the cell keeps would keep all of the run
         ctx.set_materialize_grads(False)
         store.blocks[shard.number] = shard
         return shard.part()
@@ -133,7 +134,8 @@ class _Rows(torch.autograd.Function):
         shard: LayerParameter = ctx.shard
         if gradient is None:
             return None, None, None
-        if shard.number in ctx.store.collecting and not torch.is_grad_enabled():
+        store = ctx.store()
+        if store is not None and shard.number in store.collecting and not torch.is_grad_enabled():
             shard.collect(gradient)
             return None, None, None
         return gather(gradient, shard.columns, shard.dim), None, None
