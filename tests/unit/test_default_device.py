@@ -18,7 +18,7 @@ ANYWHERE = {
     "cluster/forkserver.py": ["zeros"],
     "data/samplers.py": ["empty"],
     "engine/data/batch_comparison.py": ["as_tensor"] * 4,
-    "engine/data/iterable.py": ["empty"],
+    "engine/data/worker_states.py": ["empty"],
     "engine/verify/frozen.py": ["tensor"],
     "engine/verify/gradient_probes.py": ["zeros"],
 }
