@@ -159,10 +159,9 @@ class Generation:
     def _ranks(self) -> range:
         return range(len(self._tasks))
 
-    @property
-    def seen(self) -> tuple[Count, ...]:
-        """How much output of each rank has been shown."""
-        return self._messages.seen
+    def close_output(self) -> tuple[Count, ...]:
+        """Return how much output of each rank has been shown. The next generation shows the rest, as what comes later is not shown."""
+        return self._messages.close()
 
     def show_held(self) -> None:
         """Show the output that ranks have held back, once the run has ended."""

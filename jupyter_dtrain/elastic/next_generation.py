@@ -10,7 +10,6 @@ from ..checkpoint.host_snapshots import snapshots_on
 from ..checkpoint.load import RollBack
 from ..checkpoint.snapshot_index import ON_ITS_WAY, CompleteSnapshot, SnapshotKeeper
 from ..engine.side_effects.journal_entries import cut_back, go_on_from
-from ..engine.side_effects.shown_output import Count
 from ..engine.task import Resume, Task
 from ..engine.verify.report import GoBack
 from ..protocol.bus import Bus
@@ -155,7 +154,7 @@ class NextGeneration:
             self._send(task)
         if cause.more and not cause.lost:
             self._replacement.take_back(newest, send=lambda: self._send(task))
-        return self._task_of_next(task, execution.seen)
+        return self._task_of_next(task, execution)
 
     def _send(self, task: Task) -> None:
         """Send the run's files and the newest snapshot to hosts that have neither."""
@@ -166,9 +165,11 @@ class NextGeneration:
         if not self._keeper.publish():
             self._tell("A part of the last snapshot is lost with its host.")
 
-    def _task_of_next(self, task: Task, seen: tuple[Count, ...]) -> Task:
+    def _task_of_next(self, task: Task, execution: Generation) -> Task:
         met = self.met(task)
         snapshot = self._keeper.newest
+        # In this order: what was printed before a snapshot has come before it, and is not printed again.
+        seen = execution.close_output()
         number, world_size = (snapshot.number, snapshot.world_size) if snapshot is not None else (None, task.world_size)
         if task.file_log is not None:
             cut_back(task.file_log, number)

@@ -5,6 +5,7 @@ Jupyter assigns output to the cell only if the thread that runs the cell prints 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -45,15 +46,23 @@ class RankMessages:
         self._world_size, self._events, self._output = task.world_size, events, output
         self._seen = dict(enumerate(task.resume.seen)) if task.resume is not None else {}
         self._lines = RankLines(output.stream) if task.options.output == "all" else None
+        self._is_over, self._lock = False, threading.Lock()
         self.inbox = Inbox()
         self.heard: dict[int, float] = {}
         self.homeward: dict[int, float] = {}
         events.subscribe(Homeward, self._leave_in_peace)
         events.subscribe(Notice, lambda event: self.say(event.text))
 
-    @property
-    def seen(self) -> tuple[Count, ...]:
-        """How much output of each rank has been shown."""
+    def close(self) -> tuple[Count, ...]:
+        """Show what has arrived since :meth:`show_rest`, and return how much output of each rank has been shown.
+
+        What comes later, from an engine that was taken for lost, is neither shown nor counted: the next generation shows it.
+        """
+        with self._lock:
+            self._is_over = True
+        self.inbox.work(timedelta(0))
+        if self._lines is not None:
+            self._lines.flush()
         return tuple(self._seen.get(rank, Count()) for rank in range(self._world_size))
 
     def listener(self, rank: int) -> Callable[[str, dict[str, Any]], None]:
@@ -61,25 +70,32 @@ class RankMessages:
 
         def listen(kind: str, content: dict[str, Any]) -> None:
             self.heard[rank] = time.monotonic()
-            self._count(rank, kind, content)
             if kind == "data_message":
                 self._take_events(content)
-            elif kind == "stream" and self._lines is not None:
-                lines = self._lines
-                self.inbox.leave(lambda: lines.stream(rank, content["name"], content["text"]))
-            elif rank == 0 and kind == "stream":
-                self.inbox.leave(lambda: self._output.stream(content["name"], content["text"]))
-            elif rank == 0 and kind in ("display_data", "update_display_data"):
-                self.inbox.leave(lambda: self._output.display(content, update=kind != "display_data"))
-            elif rank == 0 and kind == "clear_output":
-                self.inbox.leave(lambda: self._output.clear(wait=bool(content.get("wait"))))
+                return
+            with self._lock:
+                if self._is_over:
+                    return
+                self._count(rank, kind, content)
+                self._leave(rank, kind, content)
+            self._events.publish(RankShown(rank=rank, kind=kind, content=content))
 
         return listen
 
+    def _leave(self, rank: int, kind: str, content: dict[str, Any]) -> None:
+        """Leave output to the thread that runs the cell, if it is shown."""
+        if kind == "stream" and self._lines is not None:
+            lines = self._lines
+            self.inbox.leave(lambda: lines.stream(rank, content["name"], content["text"]))
+        elif rank == 0 and kind == "stream":
+            self.inbox.leave(lambda: self._output.stream(content["name"], content["text"]))
+        elif rank == 0 and kind in ("display_data", "update_display_data"):
+            self.inbox.leave(lambda: self._output.display(content, update=kind != "display_data"))
+        elif rank == 0 and kind == "clear_output":
+            self.inbox.leave(lambda: self._output.clear(wait=bool(content.get("wait"))))
+
     def _count(self, rank: int, kind: str, content: dict[str, Any]) -> None:
         count = self._seen.setdefault(rank, Count())
-        if kind != "data_message":
-            self._events.publish(RankShown(rank=rank, kind=kind, content=content))
         if kind == "stream" and content["name"] == "stdout":
             self._seen[rank] = replace(count, lines=count.lines + content["text"].count("\n"))
         elif kind == "display_data":
