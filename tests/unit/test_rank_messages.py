@@ -26,7 +26,8 @@ class Shown:
 
 @pytest.fixture(params=["main", "all"])
 def messages(request) -> Any:
-    shown, events = Shown(), Bus()
+    events = Bus()
+    shown: Any = Shown()
     task: Any = SimpleNamespace(world_size=2, resume=None, options=SimpleNamespace(output=request.param))
     found: Any = RankMessages(task, events, shown)
     found.shown, found.published = shown, []
