@@ -199,6 +199,20 @@ def test_a_check_that_is_put_off_changes_no_bit_either(ranks, name):
     assert checked["random"][1:] == without["random"][1:]
 
 
+@pytest.mark.parametrize("compiled", ["[0, 1]", "[1]"], ids=["all ranks", "one rank"])
+def test_where_something_was_compiled_nothing_is_checked_by_itself(compiled):
+    """An engine that has taken the place of a lost one has compiled nothing, so that ranks may differ."""
+    before = f"""
+import torch.distributed, jupyter_dtrain.engine.verify.models as _models
+_models.has_compiled = lambda: torch.distributed.get_rank() in {compiled}
+"""
+    setup = SETUP + EARLY + COUNTED + before + MODEL.format(made="", done="") + MADE
+    options = {"global_draws": True, "global_batchnorm": True, "verify": "auto"}
+    with Ranks(most=2) as own:
+        of_ranks = own.call(2, run_notebook, setup, LOOP, "len(seen), _schedule.made", options)
+    assert [of_rank["compared"] for of_rank in of_ranks] == [(8, 0)] * 2
+
+
 BESIDE = """
 import logging, threading
 ticks, records, done = [], [], threading.Event()

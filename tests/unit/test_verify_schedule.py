@@ -28,8 +28,8 @@ class Clock:
         return self.checked
 
     def _opens(self) -> bool:
-        slow = Estimate(self.cost + LOOKING, self.now, fits=True)
-        return self.schedule.opens(self.turn, [slow, Estimate(0.0, self.now, fits=self.fits)])
+        slow = Estimate(self.cost + LOOKING, self.now, is_possible=True)
+        return self.schedule.opens(self.turn, [slow, Estimate(0.0, self.now, is_possible=self.fits)])
 
 
 def test_a_short_cell_is_not_checked():
@@ -85,4 +85,4 @@ def test_what_a_run_has_taken_has_to_be_free_once_for_each_rank_on_each_rank(mon
     monkeypatch.setattr(module, "_resident", lambda: module._AT_START + taken)
     for free, fits in ((10, True), (8, False)):
         monkeypatch.setattr(module, "memory", lambda free=free: Memory(left=free << 30, total=10 << 30))
-        assert Schedule("auto", world_size=3).estimate(0.0).fits is fits
+        assert Schedule("auto", world_size=3).estimate(0.0).is_possible is fits

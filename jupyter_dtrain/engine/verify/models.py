@@ -123,10 +123,10 @@ class ModelChecks:
         if torch._C._autograd._top_saved_tensors_default_hooks(False) is not None:  # `checkpoint(block, x)` counts what is kept in there
             turn.due = turn.calls + 1
             return seen()
-        if not turn.is_open and not self._opens(turn):
+        if not turn.is_open and turn.seconds is None:
             return self._timed(seen, turn)
         if not turn.is_open and not self._opens(turn):
-            return self._timed(seen, turn)
+            return seen()
         self._under_way = True
         try:
             return self._checked(seen, alone, module, called, given, turn)
@@ -134,19 +134,15 @@ class ModelChecks:
             self._under_way = False
 
     def _opens(self, turn: Turn) -> bool:
-        """Return whether the first check of a kind of call is made now. Collective, once a call was measured."""
-        if turn.seconds is None or has_compiled():
-            return False
-        return self.schedule.opens(turn, Exchange.objects(self.schedule.estimate(turn.seconds * self._scale_of_cost)))
+        """Return whether the first check of a kind of call, of which one was measured, is made now. Collective."""
+        assert turn.seconds is not None
+        # Another size of batch would be compiled anew, and later calls might run what is compiled for both. Engines may differ in this.
+        own = self.schedule.estimate(turn.seconds * self._scale_of_cost, is_allowed=not has_compiled())
+        return self.schedule.opens(turn, Exchange.objects(own))
 
     @staticmethod
     def _timed(seen: Callable[[], Any], turn: Turn) -> Any:
-        """Make a call that is not checked, and measure it if that has not been done."""
-        if has_compiled():  # another size of batch would be compiled anew, and later calls might run what is compiled for both
-            turn.due = 2 * turn.calls
-            return seen()
-        if turn.seconds is not None:
-            return seen()
+        """Make a call that is not checked, and measure it."""
         turn.due = turn.calls + 1
         _synchronize()
         began = time.perf_counter()

@@ -44,11 +44,11 @@ class Turn:
 
 
 class Estimate(NamedTuple):
-    """A rank's estimate of a first check: its seconds, those since the run began, and whether the full batch fits into memory."""
+    """A rank's estimate of a first check: its seconds, those since the run began, and whether the rank can make it."""
 
     cost: float
     now: float
-    fits: bool
+    is_possible: bool
 
 
 class Schedule:
@@ -86,14 +86,17 @@ class Schedule:
         """Return the seconds since the run began."""
         return time.monotonic() - self._began
 
-    def estimate(self, cost: float) -> Estimate:
-        """Return this rank's estimate of a check that takes `cost` seconds beside the search for what the call can change."""
-        return Estimate(cost + LOOKING, self.now(), _fits(self._world_size))
+    def estimate(self, cost: float, *, is_allowed: bool = True) -> Estimate:
+        """Return this rank's estimate of a check that takes `cost` seconds beside the search for what the call can change.
+
+        It is possible if the rank `is_allowed` to make it, and if the full batch fits into memory.
+        """
+        return Estimate(cost + LOOKING, self.now(), is_allowed and _fits(self._world_size))
 
     def opens(self, turn: Turn, of_ranks: Sequence[Estimate]) -> bool:
         """Return whether the first check of a kind is made now; if not, decide after which call to ask again."""
         cost, now = max(estimate.cost for estimate in of_ranks), max(estimate.now for estimate in of_ranks)
-        turn.is_open = self._spent + cost <= PART * now and all(estimate.fits for estimate in of_ranks)
+        turn.is_open = self._spent + cost <= PART * now and all(estimate.is_possible for estimate in of_ranks)
         if not turn.is_open:
             turn.due = 2 * turn.calls
         return turn.is_open
