@@ -55,6 +55,12 @@ class Numbers:
             self._take(node)
 
 
+def name_of(call: ast.Call) -> str:
+    """Return the name by which a function or method is called, empty if there is none."""
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+
+
 def blocks_of(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
     """Yield the blocks of a compound statement in source order."""
     for name in ("body", "handlers", "cases", "orelse", "finalbody"):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Set
 
+from .ast_nodes import name_of
+
 _COMPUTING = (ast.Add, ast.Sub, ast.Mult, ast.Div, ast.Pow, ast.FloorDiv, ast.Mod)
 _COMPUTING_FUNCTIONS = frozenset(("add", "div", "divide", "fmod", "mul", "multiply", "pow", "remainder", "sub", "subtract", "true_divide"))
 # fmt: off
@@ -41,9 +43,9 @@ def computing(part: ast.AST, sizes: Set[str]) -> Iterator[ast.AST]:
         yield part
     elif isinstance(part, ast.AugAssign) and isinstance(part.op, _COMPUTING) and _is_size(part.value, sizes):
         yield part.value
-    elif isinstance(part, ast.Call) and _name(part.func) in _COMPUTING_FUNCTIONS and any(_is_size(value, sizes) for value in part.args):
+    elif isinstance(part, ast.Call) and name_of(part) in _COMPUTING_FUNCTIONS and any(_is_size(value, sizes) for value in part.args):
         yield part
-    is_shape = isinstance(part, ast.Call) and _name(part.func) in _SHAPED
+    is_shape = isinstance(part, ast.Call) and name_of(part) in _SHAPED
     for child in ast.iter_child_nodes(part):
         if not is_shape or (isinstance(part, ast.Call) and child is part.func):
             yield from computing(child, sizes)
@@ -53,8 +55,8 @@ def _is_size(value: ast.expr, sizes: Set[str]) -> bool:
     match value:
         case ast.Name():
             return value.id in sizes
-        case ast.Call(args=[argument]) if _name(value.func) in ("len", "float", "int"):
-            return _is_size(argument, sizes) if _name(value.func) != "len" else not isinstance(argument, ast.Attribute)
+        case ast.Call(args=[argument]) if name_of(value) in ("len", "float", "int"):
+            return _is_size(argument, sizes) if name_of(value) != "len" else not isinstance(argument, ast.Attribute)
         case ast.Call(func=ast.Attribute(attr="size"), args=[ast.Constant(value=0)]):
             return True
         case ast.Subscript(slice=ast.Constant(value=0)):
@@ -66,7 +68,3 @@ def _is_shape(value: ast.expr) -> bool:
     if isinstance(value, ast.Call):
         return isinstance(value.func, ast.Attribute) and value.func.attr == "size" and not value.args
     return isinstance(value, ast.Attribute) and value.attr == "shape"
-
-
-def _name(function: ast.expr) -> str | None:
-    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", None)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from .ast_nodes import Numbers
+from .ast_nodes import Numbers, name_of
 from .bindings import FUNCTIONS, assigned_in, shared_names, spans_of, targets_of
-from .resume_points import CallPlace, Header, LoopPlace, Unit, may_draw, may_lead_to_loop, name_of
+from .resume_points import CallPlace, Header, LoopPlace, Unit, may_draw, may_lead_to_loop
 
 
 class BodyPlaces:

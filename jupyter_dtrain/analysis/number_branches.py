@@ -12,8 +12,9 @@ import ast
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 
+from .ast_nodes import name_of
 from .batch_sizes import batch_sizes
-from .sample_mixing import dims_of, mixing, name_of
+from .sample_mixing import dims_of, mixing
 
 _ORDERED = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _SIZES = frozenset(("dim", "ndim", "ndimension", "shape", "size", "numel", "len"))
@@ -122,7 +123,7 @@ class Branches:
     def calls_with_numbers(self) -> Iterator[str]:
         """Yield the names of functions that are given the outcome of a test that may change."""
         for node in ast.walk(self._function):
-            if isinstance(node, ast.Call) and (name := name_of(node)) is not None:
+            if isinstance(node, ast.Call) and (name := name_of(node)):
                 given = (*node.args, *(keyword.value for keyword in node.keywords))
                 if any(self._is_outcome(value) and self.may_change(value) for value in given):
                     yield name

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from .ast_nodes import parts_of
+from .ast_nodes import name_of, parts_of
 from .bindings import Span
 
 SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Return)
@@ -210,12 +210,6 @@ class Header:
 def may_lead_to_loop(call: ast.Call) -> bool:
     """Return whether a call may be one of the user's functions."""
     return not (isinstance(call.func, ast.Name) and call.func.id in _BUILTINS)
-
-
-def name_of(call: ast.Call) -> str:
-    """Return the name by which a function or method is called, empty if there is none."""
-    function = call.func
-    return function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
 
 
 def has_calls(node: ast.AST) -> bool:

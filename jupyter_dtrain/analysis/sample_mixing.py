@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Set
 
+from .ast_nodes import name_of
 from .batch_sizes import batch_sizes, computing
 
 # fmt: off
@@ -96,11 +97,6 @@ def mixes(part: ast.AST, called: Set[str] = frozenset(), own: Set[str] = frozens
     return next(mixing(part, called, own), None) is not None
 
 
-def name_of(call: ast.Call) -> str | None:
-    """Return the name by which a function is called, without its owner."""
-    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", None)
-
-
 def _is_of_samples(node: ast.AST) -> bool:
     """Return whether an expression may mix samples of a batch, along its first dim."""
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -108,8 +104,8 @@ def _is_of_samples(node: ast.AST) -> bool:
     if isinstance(node, ast.Subscript):
         of_tensor = isinstance(node.value, ast.Name) or (isinstance(node.value, ast.Call) and name_of(node.value) != "size")
         return of_tensor and isinstance(node.ctx, ast.Load) and _picks(node.slice)
-    name = name_of(node) if isinstance(node, ast.Call) else None
-    if not isinstance(node, ast.Call) or name is None or (name in _BUILT_IN and isinstance(node.func, ast.Name)):
+    name = name_of(node) if isinstance(node, ast.Call) else ""
+    if not isinstance(node, ast.Call) or not name or (name in _BUILT_IN and isinstance(node.func, ast.Name)):
         return False
     if _root(node.func) in _NO_TENSORS:
         return False

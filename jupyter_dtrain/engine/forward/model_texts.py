@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import nn
 
+from ...analysis.ast_nodes import name_of
 from ...analysis.code_objects import names_in
 from ...analysis.function_source import tree_of
-from ...analysis.sample_mixing import name_of
 from ..code_inspection import function_of, owner_of
 from ..user_frames import is_users, is_users_module
 from .code_changes import CONTAINERS, MOST_ITEMS, places_in, places_of
