@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.notebook.kernel import SESSION
+from tests.notebook.test_zero1 import OWN
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="asks glibc to keep memory")
 
@@ -103,16 +104,7 @@ def train(fails=False):
 """
 
 
-OWN_OPTIMIZER = """
-class Signed(torch.optim.Optimizer):
-    def __init__(self, params):
-        super().__init__(params, {"lr": 0.01})
-    @torch.no_grad()
-    def step(self):
-        for group in self.param_groups:
-            for p in group["params"]:
-                p -= group["lr"] * p.grad.sign()
-optimizer = Signed(model.parameters())
+TRAINED = """
 for x, in loader:
     model(x).pow(2).mean().backward()
     optimizer.step()
@@ -144,7 +136,7 @@ with Managed() as entered:
     ("options", "cell"),
     [
         ("", "len(loader)"),
-        ("--strategy zero1", OWN_OPTIMIZER),
+        ("--strategy zero1", OWN + TRAINED),
         ("", OWN_FUNCTION),
         ("", OWN_MANAGER),
         ("", "loss = train()"),

@@ -96,8 +96,7 @@ def test_an_optimizer_that_only_goes_along(notebook):
     assert difference(notebook.value(STATE), before) is None
 
 
-def test_one_that_is_not_known_says_so_and_comes_to_the_same(notebook):
-    own = """
+OWN = """
 class Signed(torch.optim.Optimizer):
     def __init__(self, params):
         super().__init__(params, {"lr": 0.01})
@@ -108,8 +107,12 @@ class Signed(torch.optim.Optimizer):
                 self.state[p]["count"] = self.state[p].get("count", 0) + 1
                 p -= group["lr"] * p.grad.sign()
 optimizer = Signed(model.parameters())
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
 """
+"""An optimizer of the notebook's own."""
+
+
+def test_one_that_is_not_known_says_so_and_comes_to_the_same(notebook):
+    own = OWN + "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)\n"
     expected, _ = run(notebook, "%%distribute --engines 2", setup=SETUP + own)
     found, (cell,) = run(notebook, "%%distribute --engines 2 --strategy zero1", setup=SETUP + own)
     assert difference(found, expected) is None
