@@ -59,8 +59,8 @@ def put_back(flat: torch.Tensor, gradients: Sequence[torch.Tensor]) -> None:
     """Copy the values of `flat` back into `gradients`; the inverse of :func:`flattened`."""
     if flat is gradients[0]:
         return
-    for gradient, values in zip(gradients, flat.view(-1).split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(values.view(gradient.shape))
+    values = flat.view(-1).split([gradient.numel() for gradient in gradients])
+    torch._foreach_copy_(list(gradients), [part.view(gradient.shape) for part, gradient in zip(values, gradients, strict=True)])
 
 
 def _average(gradients: Sequence[torch.Tensor]) -> None:
@@ -79,13 +79,17 @@ def _average(gradients: Sequence[torch.Tensor]) -> None:
 def together(gradients: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """Yield groups of gradients for one exchange each: small ones of equal dtype and device up to `SLOT` bytes, large ones alone."""
     waiting: dict[tuple[torch.dtype, torch.device], list[torch.Tensor]] = {}
+    filled: dict[tuple[torch.dtype, torch.device], int] = {}
     for gradient in gradients:
-        if gradient.nbytes > SMALL:
+        size = gradient.nbytes
+        if size > SMALL:
             yield [gradient]
             continue
-        group = waiting.setdefault((gradient.dtype, gradient.device), [])
-        if sum(other.nbytes for other in group) + gradient.nbytes > SLOT:
-            yield group
-            group = waiting[gradient.dtype, gradient.device] = []
-        group.append(gradient)
+        kind = gradient.dtype, gradient.device
+        if filled.get(kind, SLOT) + size > SLOT:
+            if kind in waiting:
+                yield waiting[kind]
+            waiting[kind], filled[kind] = [], 0
+        waiting[kind].append(gradient)
+        filled[kind] += size
     yield from waiting.values()
