@@ -22,9 +22,11 @@ from torch.amp.grad_scaler import GradScaler
 from ...protocol import Message, Progress, Scalars, Steps
 from ...system.patches import patched
 from ..tensor.batch_shard import BatchShard
-from ..tensor.placement_types import detached
+from ..tensor.placement_types import GlobalTensor, Partial, detached
 from .best_metric import Best
 from .hyperparameters import HyperparameterLog
+
+_now = time.time  # the clock of this rank: in a cell, `time.time` asks rank 0
 
 
 @dataclass
@@ -112,7 +114,8 @@ class Observer:
             self._finish(None)  # the pass before was a step made by hand
         self.hyperparameters.on_backward()
         part = detached(root)
-        self._loss = part if part.numel() == root.numel() == 1 else None
+        is_whole = not isinstance(root, GlobalTensor) or isinstance(root.placement, Partial)  # a shard of one sample is no number
+        self._loss = part if part.numel() == 1 and (is_whole or root.numel() == 1) else None
         self._weight = weight
         self._used, self._samples = self._used + self._samples, 0
 
@@ -139,7 +142,7 @@ class Observer:
 
     def _finish(self, learning_rate: float | None) -> None:
         self.step += 1
-        done = _Step(self.step, time.time(), self._loss, self._weight, learning_rate, self._used)
+        done = _Step(self.step, _now(), self._loss, self._weight, learning_rate, self._used)
         if self._loss is not None and self._loss.is_cuda:
             done.computed = _end_of_side_stream()
         self._loss, self._used = None, 0
@@ -155,7 +158,7 @@ class Observer:
 
     def _note(self, values: Mapping[str, float]) -> None:
         with self._lock:
-            self._logged += [(name, self.step, time.time(), value) for name, value in values.items()]
+            self._logged += [(name, self.step, _now(), value) for name, value in values.items()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts from which another process resumes. Call :meth:`drain` before."""

@@ -23,6 +23,7 @@ from .observer import Observer
 
 INTERVAL = 0.25
 """Seconds between two estimates: one takes some microseconds, which counts if steps take as little."""
+_now = time.monotonic  # the clock of this rank: in a cell, `time.monotonic` asks rank 0
 _MADE_OF_OTHERS = (enumerate, zip, map)
 
 
@@ -38,7 +39,7 @@ class ExtentMeter:
 
     def at_boundary(self) -> None:
         """Estimate, if a step was made since the last boundary."""
-        step, now = self._observer.step, time.monotonic()
+        step, now = self._observer.step, _now()
         if step == self._step and (step or now < self._due):
             return
         self._step = step
