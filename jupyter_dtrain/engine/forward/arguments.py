@@ -138,9 +138,13 @@ class CallArguments:
 
     def kept(self) -> list[Slot] | None:
         """Return the slots in which the model has stored tensors; ``None`` if it did something that only an open model may do."""
-        if self.inputs.replicated_are_written() or any(tensor._version != version for tensor, version in self._versions):
+        if self.inputs.replicated_are_written():
             return None
         slots: list[Slot] = []
+        if not self._copies:  # the common case: a model that is given tensors alone
+            return slots
+        if any(tensor._version != version for tensor, version in self._versions):
+            return None
         parts = {(id(holder), key): part for holder, key, _, part in self._narrowed}
         for holder, copy, in_object in self._copies:
             if is_same(holder, copy):

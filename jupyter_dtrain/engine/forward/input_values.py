@@ -45,6 +45,7 @@ class InputValues:
                 for tensor in distinct.values()
                 if not tensor.is_inference()
             ]
+            self._replicated = [one for one in self._before if not isinstance(one.tensor, GlobalTensor)]
         self.uncounted = uncounted
 
     def has_uncounted(self) -> bool:
@@ -62,8 +63,7 @@ class InputValues:
 
     def replicated_are_written(self) -> bool:
         """Return whether the model wrote to a tensor that is replicated on all ranks."""
-        others = (one for one in self._before if not isinstance(one.tensor, GlobalTensor))
-        return any(one.has_other_version() or one.has_other_bytes() for one in others)
+        return bool(self._replicated) and any(one.has_other_version() or one.has_other_bytes() for one in self._replicated)
 
     def restore(self) -> None:
         """Restore the values before the call.
@@ -94,7 +94,8 @@ class InputValues:
                 copy_uncounted(tensor, values)
 
     def _written(self) -> list[_Input]:
-        return [one for one in self._before if self.uncounted or one.has_other_version()]
+        with torch._C.DisableTorchFunctionSubclass():
+            return [one for one in self._before if self.uncounted or one.tensor._version != one.version]
 
 
 class _Input(NamedTuple):

@@ -137,7 +137,8 @@ class ModelCalls:
                 return original(module, *args, **kwargs)
         if self.parameters is not None:
             self.parameters.before_call(module)
-        called.normalizes |= module.training
+        if module.training and not called.normalizes:
+            called.normalizes = bool(self.parts.layers.of(module))
         self.graph_open |= torch.is_grad_enabled()
         if self._view is None:
             return self._enclosed(original, module, (args, kwargs), self._stream)

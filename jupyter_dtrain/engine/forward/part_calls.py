@@ -177,6 +177,8 @@ class PartCalls:
     def new_statistics(self) -> list[torch.Tensor]:
         """Return the per-rank running statistics of normalization layers used since the last call of this method."""
         used = self._known.normalizing()
+        if not used:
+            return []
         for module in used:
             self._known.of(module).normalizes = False
         return self.layers.statistics_in(used)

@@ -76,7 +76,9 @@ def numbers_read(whole: Callable[[Any], Any]) -> Iterator[None]:
     def reading(original: Callable[..., Any], first: int) -> Callable[..., Any]:
         @wraps(original)
         def function(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = read_numbers(args, kwargs, whole, first=first)
+            # Optimizers call these functions for each parameter; almost always the types alone tell that nothing is to be read.
+            if not (_PLAIN.issuperset(map(type, args[first:])) and _PLAIN.issuperset(map(type, kwargs.values()))):
+                args, kwargs = read_numbers(args, kwargs, whole, first=first)
             return original(*args, **kwargs)
 
         return function
