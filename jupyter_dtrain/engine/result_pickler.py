@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 from ..serialization.copy_restore import Contents
+from ..serialization.cut_graphs import without_graph
 from ..serialization.leaves import Numbers
 from ..serialization.module_reducers import itself
 from ..serialization.pickler import Packer
 from ..serialization.progress_bars import bar_at_rest, is_progress_bar
-from ..serialization.torch_reducers import without_graph
 from .tensor.graph_placement import computed_by
 from .tensor.placement_types import GlobalTensor
 

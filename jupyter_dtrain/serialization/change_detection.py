@@ -20,7 +20,8 @@ from torch.nn.parameter import is_lazy
 from ..system.interpreter import collection_paused
 from ..system.page_map import PrivateMappings, untouched
 from .cached_functions import is_notebooks, mark_of
-from .copy_restore import ABSENT, Contents, attributes_of
+from .copy_restore import ABSENT, GRAPH, Contents, attributes_of
+from .cut_graphs import computed_by, graph_of
 from .item_restore import bytes_of, is_frame, items_of, once
 from .iterators import is_iterator, place_of
 from .leaves import Numbers
@@ -42,7 +43,7 @@ class Baseline:
         self.objects = objects
         mappings = PrivateMappings()
         with collection_paused():
-            self._before = [(type(obj), _mark_without_reading(obj, mappings) or _mark(obj), attributes_of(obj)) for obj in objects]
+            self._before = [(type(obj), _mark_without_reading(obj, mappings) or _mark(obj), _attributes(obj)) for obj in objects]
             self._leave_out_attributes()
 
     def _leave_out_attributes(self) -> None:
@@ -72,7 +73,7 @@ class Baseline:
 
 def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, Any] | None) -> Contents | None:
     items = items_of(obj) if _differs(obj, mark) else None
-    now = attributes_of(obj)
+    now = _attributes(obj)
     new: dict[str, Any] = {}
     removed: list[str] = []
     if (
@@ -82,9 +83,16 @@ def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, A
     ):
         new = {key: value for key, value in now.items() if attributes.get(key, ABSENT) is not value}
         removed = [key for key in attributes if key not in now]
+        if new.get(GRAPH) is not None:
+            new[GRAPH] = computed_by(obj)  # type: ignore[arg-type]  # a tensor: the graph stays here, and only its name is sent
     if type(obj) is not kind:  # a lazy module becomes a plain one
         new["__class__"] = type(obj)
     return Contents(items, new, removed) if items is not None or new or removed else None
+
+
+def _attributes(obj: object) -> dict[str, Any] | None:
+    found = attributes_of(obj)
+    return {**(found or {}), GRAPH: graph_of(obj)} if isinstance(obj, torch.Tensor) and not is_lazy(obj) else found
 
 
 # -- marks -------------------------------------------------------------------------------------------------------------

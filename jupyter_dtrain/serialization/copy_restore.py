@@ -20,16 +20,18 @@ import numpy as np
 import torch
 
 from .cached_functions import CachedFunction, refill_cache
+from .cut_graphs import is_leaf, restore_graph
 from .item_restore import is_frame, restore_items
 from .iterator_moves import put_in_place
 from .iterators import is_iterator
 from .python_reducers import slots_of
 from .reducers import foreign_attributes
-from .torch_reducers import is_leaf
 
 ABSENT = object()
 _OF_TENSORS = ("requires_grad", "grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 """Attributes of leaf tensors that are not in their dict. In this order: only a tensor that requires grad can have a gradient and hooks."""
+GRAPH = "grad_fn"
+"""Attribute of a tensor whose graph the cell has replaced: its name, ``None`` for a tensor that is a leaf now."""
 _BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # types without attributes
 DEFAULTS = ("__defaults__", "__kwdefaults__")  # attributes of a function that are not in its dict
 _PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that Python manages
@@ -124,6 +126,8 @@ def _restore_attributes(obj: Any, new: Contents) -> None:
     if new_class is not None:
         object.__setattr__(obj, "__class__", new_class)
     if isinstance(obj, torch.Tensor):
+        if GRAPH in new.attributes:
+            restore_graph(obj, new.attributes.pop(GRAPH))
         for name in _OF_TENSORS:
             if name in new.attributes and is_leaf(obj):
                 setattr(obj, name, new.attributes[name])

@@ -1,7 +1,4 @@
-"""Tensors are pickled with gradient and hooks, which their own pickling drops, and without their autograd graph.
-
-A graph stays in its process. A backward pass that reaches the cut raises an error instead of stopping silently.
-"""
+"""Tensors are pickled with gradient and hooks, which their own pickling drops, and without their autograd graph (`cut_graphs`)."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ..system.interpreter import unwarned
+from .cut_graphs import computed_by, is_leaf, without_graph
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -31,27 +28,12 @@ def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
     return np.from_dlpack(tensor)
 
 
-def is_leaf(tensor: torch.Tensor) -> bool:
-    """Return whether `tensor` is a leaf tensor."""
-    try:
-        return tensor.is_leaf
-    except RuntimeError:  # a view (of `split`, `unbind`) of a tensor that was modified in place: it has values, but no valid graph
-        return False
-
-
-def _computed_by(tensor: torch.Tensor) -> str:
-    try:
-        return type(tensor.grad_fn).__name__
-    except RuntimeError:
-        return "Invalid"  # as `repr` shows it
-
-
 def reduced_tensor(tensor: torch.Tensor) -> Any:
     """Return the reduce value of a tensor, ``NotImplemented`` if torch's own loses nothing."""
     if is_lazy(tensor):
         return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
     if not is_leaf(tensor):
-        return without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None, _computed_by(tensor))
+        return without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None, computed_by(tensor))
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     if tensor.grad is None and not hooks and not after:
         return NotImplemented
@@ -70,39 +52,6 @@ def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, Any, A
         tensor._backward_hooks = hooks
     if after:
         tensor._post_accumulate_grad_hooks = after
-
-
-class _GraphElsewhere(torch.autograd.Function):
-    """Autograd node in the place of a graph that stayed in another process."""
-
-    @staticmethod
-    def forward(_ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.view_as(tensor)
-
-    @staticmethod
-    def backward(_ctx: Any, *_: torch.Tensor) -> None:
-        raise RuntimeError(
-            "This tensor's autograd graph is not available here: %%distribute sends only its value. "
-            "Compute it and call backward() in the same cell."
-        )
-
-
-@cache
-def _named(backward: str) -> Any:
-    """Return the autograd function under the name of the original ``grad_fn``, which `repr` shows."""
-    made: Any = type(_GraphElsewhere.__name__, (_GraphElsewhere,), {})
-    made._backward_cls.__name__ = backward
-    return made
-
-
-def without_graph(tensor: torch.Tensor, retained: torch.Tensor | None, backward: str) -> torch.Tensor:
-    """Return a detached tensor as a non-leaf whose ``grad_fn`` has this name; a backward pass through it raises an error."""
-    with torch.enable_grad():
-        result: torch.Tensor = _named(backward).apply(tensor.requires_grad_())
-    if retained is not None:
-        result.retain_grad()
-        result.grad = retained
-    return result
 
 
 # ``torch.jit`` modules and functions, as PyTorch saves them, but with the same tensor objects that an optimizer has.

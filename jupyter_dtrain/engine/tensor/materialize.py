@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...serialization.cut_graphs import is_leaf, without_graph
 from ...serialization.python_reducers import SlotValues, attribute_holders
-from ...serialization.torch_reducers import is_leaf, without_graph
 from ...system.interpreter import deep_recursion
 from .graph_placement import computed_by
 from .placement_types import GlobalTensor
