@@ -55,3 +55,19 @@ def test_a_graph_that_the_cell_has_continued_is_not_silently_an_older_one(notebo
     notebook.run(SETUP + "norm = model[0].weight.norm()")
     notebook.run("%%distribute --engines 2\n" + TRAIN + "norm += model[2].weight.norm()")
     assert "autograd graph is not available here" in notebook.fail("norm.backward()").error[1]
+
+
+@pytest.mark.parametrize("strategy", ["zero1", "zero3", "pipeline", "tensor"])
+def test_gradients_that_span_the_ranks_come_home_as_parts_of_a_graph(notebook, strategy):
+    said = "[(p.grad.requires_grad, p.grad.is_leaf) for p in model.parameters()], sum(p.detach().sum().item() for p in model.parameters())"
+    write = "\n    for p in model.parameters():\n        p.grad.mul_(p.norm())\nprint([p.grad.requires_grad for p in model.parameters()])"
+    found = {}
+    for first in ("", f"%%distribute --engines 2 --strategy {strategy}\n"):
+        notebook.run(SETUP)
+        cell = notebook.run(first + TRAIN.rstrip() + write)
+        again = notebook.run(first + "print([p.grad.requires_grad for p in model.parameters()])" + TRAIN)
+        found[first] = cell.stdout, again.stdout, notebook.value(said)
+    (_, _, plain), (_, _, divided) = found.values()
+    assert [printed for *printed, _ in found.values()] == [["[True, True, True, True]\n"] * 2] * 2
+    assert plain[0] == divided[0]
+    assert plain[1] == pytest.approx(divided[1])

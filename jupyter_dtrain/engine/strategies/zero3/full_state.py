@@ -61,6 +61,7 @@ class FullState:
                     if rows_of_gradient is not None:
                         gradient, to = torch.empty(shard.shape, dtype=shard.dtype, device="cpu"), of_gradient[shard.number]
                         hold(gradient, to, partial(self._gather, shard, rows_of_gradient, to))
+                        gradient = shard.as_seen(gradient)
                     stack.enter_context(shard.shown(numbers, gradient))
                 for (_, shard, key, of, rows, old), owner in zip(sharded, owners[len(sizes) :], strict=True):
                     full = torch.empty(shard.shape, dtype=rows.rows.dtype, device="cpu")
@@ -86,7 +87,7 @@ class FullState:
                 gradient = torch.empty(shard.shape, dtype=shard.dtype, device="cpu") if is_here else None
                 self._gather(shard, shard.gradient, self._store.rank if on is None else on, gradient)
             if is_here:
-                self._store.remove(shard, gradient)
+                self._store.remove(shard, None if gradient is None else shard.as_seen(gradient))
             elif shard.gradient is not None:
                 shard.set_gradient(None)  # else it would be one that spans the ranks here, and is none on the rank that has it whole
         self._store.memory.barrier(0)  # what the ranks had is read

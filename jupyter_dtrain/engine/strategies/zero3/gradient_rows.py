@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ....serialization.cut_graphs import without_graph
 from ...tensor.batch_shard import BatchShard
+from ...tensor.graph_placement import computed_by
 from ...tensor.placement_types import GlobalTensor, Shard, from_local, to_local
 from .sharded_rows import quiet
 
@@ -73,6 +75,14 @@ class GradientRows(ABC):
             else:
                 self.parameter.grad = value
 
+    def as_seen(self, full: torch.Tensor) -> torch.Tensor:
+        """Return `full`, the full gradient, as the cell has seen it: one that it has made part of a graph is part of one. (n, ...)."""
+        with quiet():
+            seen = self._gradient_view
+            if seen is None or not seen.requires_grad:
+                return full
+            return full.requires_grad_() if seen.grad_fn is None else without_graph(full, None, computed_by(seen.grad_fn))
+
     def has_rows_of(self, value: GlobalTensor) -> bool:
         """Return whether `value` is sharded as the parameter is, and has no autograd graph."""
         with quiet():
@@ -89,10 +99,10 @@ class GradientRows(ABC):
                 own.add_(rows)
 
     def cut_gradient(self) -> None:
-        """Cut a full gradient down to the rows of this rank."""
+        """Cut a full gradient down to the rows of this rank, unless it is part of a graph."""
         with quiet(), torch.no_grad():
             whole = self.parameter.grad
-            if self._gradient is None and whole is not None:
+            if self._gradient is None and whole is not None and not whole.requires_grad:
                 self._gradient = whole.detach()[self.own].clone()
                 self.parameter.grad = None
 
