@@ -22,12 +22,11 @@ import torch
 
 from ..analysis.imports import brought
 from ..integrations.registry import states_of_libraries
-from .global_hooks import HOOKS, drop_hooks, own_hooks, set_hooks
-from .library_changes import MISSING, PLAIN_CONTAINERS, Place, changed_places, is_the_notebooks, modules_of, packages_of
+from .global_hooks import HOOKS, drop_hooks, set_hooks
+from .library_changes import MISSING, PLAIN_CONTAINERS, Place, changed_places, modules_of, packages_of
 from .library_text import first_values, set_by_conditions, shared_by_all
+from .open_registries import OPEN_TO_ALL, SAFE_GLOBALS, own_entries, put_entries
 
-_OPEN_TO_ALL: tuple[Place, ...] = (("torch.distributions.kl", "", "_KL_REGISTRY"), ("torch.utils._pytree", "", "SUPPORTED_NODES"))
-"""Registries of PyTorch, of which the entries for the notebook's classes are sent."""
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype)
 
 
@@ -67,12 +66,9 @@ def library_states(objects: Iterable[object] = (), *, also: Iterable[Place] = ()
 
 
 def _own_entries() -> Iterator[LibraryState]:
-    for place in _OPEN_TO_ALL:
-        registry = getattr(sys.modules.get(place[0]), place[2], {})
-        own = {key: value for key, value in registry.items() if any(map(is_the_notebooks, key if isinstance(key, tuple) else (key,)))}
-        if own:
-            yield LibraryState(place, own, "entries")
-    yield from (state for place, own in own_hooks() if not stays_here(state := LibraryState(place, own, "entries")))
+    for place, own in own_entries(_before or ()):
+        if not stays_here(state := LibraryState(place, own, "entries")) or place in OPEN_TO_ALL:
+            yield state
 
 
 def stays_here(state: LibraryState) -> bool:
@@ -158,8 +154,7 @@ def _put(state: LibraryState, held: Any) -> None:
         vars(now).clear()
         vars(now).update(held)
     elif state.kind == "entries":
-        now.update(held)
-        getattr(owner, "_KL_MEMOIZE", {}).clear()  # lookups that were cached without the entries
+        put_entries(owner, now, held)
     elif state.kind == "items" and type(now) is type(held):
         now.clear()
         (now.extend if isinstance(now, list | deque) else now.update)(held)
@@ -197,6 +192,7 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
     """
     global _before, _apart
     _before, _apart = {}, apart
+    note_place(SAFE_GLOBALS)
     _objects.clear()
     told: list[object] = []
     try:
@@ -218,7 +214,7 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
 
 def arrived() -> list[Place]:
     """Return the places that were set by what came with the cell, except objects that are still in their places."""
-    return [place for place in _before or () if place not in _OPEN_TO_ALL and not (place in _objects and _has(place, _objects[place]))]
+    return [place for place in _before or () if place not in OPEN_TO_ALL and not (place in _objects and _has(place, _objects[place]))]
 
 
 def has_come(place: Place) -> bool:
