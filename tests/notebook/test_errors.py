@@ -454,3 +454,15 @@ def test_the_strategy_that_would_take_less_is_named_where_there_is_no_memory(not
     planned = {f"--strategy {row[1]}": row[2] for row in rows if row[0] == "2"}
     assert (planned[said[1]], planned["--strategy auto"]) == (said[2], said[3])
     assert "`%distribute plan` says what each strategy takes." in cell.traceback
+
+
+def test_pythons_own_errors_name_a_batch_as_a_plain_run_does(notebook):
+    notebook.run("loader = DataLoader(TensorDataset(torch.ones(8, 2)), batch_size=4)\nmodel = nn.Linear(2, 1)")
+    wrongs = "x.missing", "x + 'a'", "x()", "'a' + x.sum()", "open(x.mean())", "model(x).mean().missing"
+    tries = "".join(f"    try:\n        {wrong}\n    except Exception as error:\n        said.append(str(error))\n" for wrong in wrongs)
+    cell = f"said = []\nfor x, in loader:\n{tries}    model(x).mean().backward()"
+    notebook.run(cell)
+    plain = notebook.value("said")
+    notebook.run(f"%%distribute --engines 2\n{cell}")
+    assert notebook.value("said") == plain
+    assert plain[0] == "'Tensor' object has no attribute 'missing'"

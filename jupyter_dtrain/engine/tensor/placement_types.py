@@ -91,8 +91,6 @@ def _without_run(*_: Any) -> Any:
 class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
     """Metaclass by which ``type(loss) == torch.Tensor`` holds in the cell, and the type prints as ``torch.Tensor``."""
 
-    __name__ = property(lambda _: torch.Tensor.__name__)  # pickles go by `__qualname__`
-
     def __eq__(cls, other: object) -> bool:
         return cls is other or other is torch.Tensor
 
@@ -170,6 +168,9 @@ class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
     def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Run an operation that has a global tensor among its operands."""
         return GlobalTensor.dispatch(func, args, kwargs or {})
+
+
+GlobalTensor.__name__ = torch.Tensor.__name__  # in messages of Python's own errors too; pickles go by `__qualname__`
 
 
 def from_local(part: torch.Tensor, placement: Placement) -> GlobalTensor:
