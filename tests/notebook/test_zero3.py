@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from jupyter_dtrain.engine.strategies.zero3.eligibility import MAY_WRITE
 from tests.notebook.kernel import difference
 
 SETUP = """
@@ -164,3 +165,22 @@ def test_an_option_that_it_does_not_support_is_refused(notebook):
 def test_without_global_semantics_everything_is_on_every_engine_and_a_line_says_so(notebook):
     _, (cell,) = run(notebook, "%%distribute --engines 2 --strategy zero3 --semantics local")
     assert "`--strategy zero3` shards parameters of engines that compute on CPUs, with global semantics." in cell.stderr
+
+
+@pytest.mark.parametrize("writes", ["self.seen.add_(x.mean().detach())", "x = x + x.detach()"])
+def test_only_what_stays_on_every_engine_is_named(notebook, writes):
+    """An open model's own code may write, and that of its parts does not: these are sharded."""
+    notebook.run(
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.register_buffer('seen', torch.zeros(()))\n"
+        "        self.first, self.last = nn.Linear(4, 4096), nn.Linear(4096, 1)\n"
+        f"    def forward(self, x):\n        {writes}\n        return self.last(torch.tanh(self.first(x)))\n"
+        "model = Net()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"
+        "loader = DataLoader(TensorDataset(torch.randn(24, 4)), batch_size=8)"
+    )
+    cell = notebook.run(
+        "%%distribute --engines 2 --strategy zero3\nfor x, in loader:\n    loss = model(x).pow(2).mean()\n    optimizer.zero_grad()\n"
+        "    loss.backward()\n    optimizer.step()\nsharded = type(model.first.weight) is not nn.Parameter"
+    )
+    kept = [line for line in cell.notices if "on every engine" in line]
+    assert kept == ([] if "seen" in writes else [f"`--strategy zero3` keeps `first.weight` of `Net` on every engine: {MAY_WRITE}."])
+    assert notebook.value("sharded") == (not kept)

@@ -81,7 +81,7 @@ class StageStore(ParameterStore):
         found = {id(p): (name, p) for name, p in named if self._shards.get(p) is None and p.dim()}
         if found:
             why = self._agreed([reasons.get(id(p)) or self._why_not(p, 1) for _, p in found.values()])
-            self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
+            self._tell_why(module, [(*each, reason) for each, reason in zip(found.values(), why, strict=True) if reason])
             self._owners = owners_of(module, self.mesh.degree(AXIS))
             new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]
             if new:

@@ -12,6 +12,8 @@ from ...forward.module_state import may_write
 from .aliased_memory import NOT_PYTORCHS, OwnMemory, has_others
 from .sharded_rows import quiet
 
+MAY_WRITE = "the code of the model may write to its weights"
+
 
 def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[int, str]:
     """Return why parameters of `module` are replicated, by their ``id``. `follows_writes`: writes by its code are intercepted."""
@@ -24,7 +26,7 @@ def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[i
         elif isinstance(part, nn.Embedding | nn.EmbeddingBag) and (part.sparse or part.max_norm is not None):
             found[id(part.weight)] = "their gradients are sparse, or lookups write to them"
     if not follows_writes and may_write(module):
-        found.update((id(p), "the code of the model may write to its weights") for p in module.parameters())
+        found.update((id(p), MAY_WRITE) for p in module.parameters())
     return found
 
 

@@ -21,7 +21,7 @@ from ...tensor.batch_shard import BatchShard, share_of
 from ...tensor.rank0_guard import all_ranks_come
 from .aliased_memory import OwnMemory
 from .buffers import BufferPool, FreedMemory
-from .eligibility import why_not, why_replicated
+from .eligibility import MAY_WRITE, why_not, why_replicated
 from .parameter import Zero3Parameter
 from .parameter_shard import ParameterShard
 from .sharded_rows import Kind, SharedRows, allocate, quiet
@@ -57,6 +57,8 @@ class ParameterRegistry:
         self._shards: IdentityMap[ParameterShard] = IdentityMap()
         self._known: IdentityMap[bool] = IdentityMap()  # modules that were looked through
         self._units: IdentityMap[list[ParameterShard]] = IdentityMap()  # by module
+        self._may_write: IdentityMap[list[tuple[str, nn.Parameter]]] = IdentityMap()  # by module: what is replicated, if it is not open
+        self._called: IdentityMap[bool] = IdentityMap()  # such modules that were called
         self._number = 0
         self._pool = BufferPool()
         self.freed = FreedMemory()
@@ -80,7 +82,7 @@ class ParameterRegistry:
                 found.setdefault(id(parameter), (name, parameter))
         if found:
             why = self._agreed([reasons.get(id(p)) or self._why_not(p, self.world_size, self._dim(p)) for _, p in found.values()])
-            self._tell(module, [(name, reason) for (name, _), reason in zip(found.values(), why, strict=True) if reason])
+            self._tell_why(module, [(*each, reason) for each, reason in zip(found.values(), why, strict=True) if reason])
             new = [parameter for (_, parameter), reason in zip(found.values(), why, strict=True) if reason is None]
             if new:
                 self._shard(new)
@@ -97,6 +99,22 @@ class ParameterRegistry:
         all_ranks_come()
         of_ranks = all_gather_object(reasons, self.memory)
         return [next((reason for reason in of_all if reason is not None), None) for of_all in zip(*of_ranks, strict=True)]
+
+    def _tell_why(self, module: nn.Module, replicated: Sequence[tuple[str, nn.Parameter, str]]) -> None:
+        """Say which parameters of `module` are replicated, and why; of a model that may write to its weights only once that is certain."""
+        self._tell(module, [(name, reason) for name, _, reason in replicated if reason != MAY_WRITE])
+        if may := [(name, parameter) for name, parameter, reason in replicated if reason == MAY_WRITE]:
+            self._may_write.set(module, may)
+
+    def before_call(self, module: nn.Module) -> None:
+        """Say which parameters of a model are replicated as it may write to them; if it is open, its parts are sharded at its first call."""
+        if (may := self._may_write.get(module)) is None:
+            return
+        if not self._called.get(module):
+            self._called.set(module, True)
+            return
+        self._may_write.remove(module)
+        self._tell(module, [(name, MAY_WRITE) for name, parameter in may if self._shards.get(parameter) is None])
 
     def _tell(self, module: nn.Module, replicated: Sequence[tuple[str, str]]) -> None:
         for why in dict.fromkeys(reason for _, reason in replicated):

@@ -159,9 +159,10 @@ class ParameterStore(ParameterRegistry):
         parts = [gradient[share.start : share.stop] for share in shard.shares]
         self.memory.reduce_scatter(parts, rows, factor=1.0 / self.world_size, by=self.sums_by)
 
-    def before_call(self, module: nn.Module) -> None:  # noqa: ARG002  # any
+    def before_call(self, module: nn.Module) -> None:
         """Do what :meth:`sync` does."""
         self.sync()
+        super().before_call(module)
 
     def replicate(self, parameters: Iterable[torch.Tensor], why: str) -> None:
         """Replicate parameters and their gradients on all ranks from now on. Collective."""
