@@ -33,14 +33,15 @@ class CellNames:
         Read before any assignment in the cell.
     maybe : dict of str to int
         Read where an assignment in the cell may or may not have come first.
-    attributes, imports : set of str
-        Attributes that the cell uses of any object, and modules that it may import.
+    attributes, imports, magics : set of str
+        Attributes that the cell uses of any object, modules that it may import, and magics that it calls.
     """
 
     needed: dict[str, int]
     maybe: dict[str, int]
     attributes: frozenset[str] = frozenset()
     imports: frozenset[str] = frozenset()
+    magics: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[str]:
         yield from self.needed
@@ -55,7 +56,13 @@ def find_names(tree: ast.Module) -> CellNames:
     in_texts = dict(reversed(list(_words_in_queries(tree)))) | in_magics | dict(_main_by_name(tree))
     maybe = {name: line for name, line in (in_texts | flow.maybe).items() if name not in flow.needed}
     attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
-    return CellNames(needed=flow.needed, maybe=maybe, attributes=attributes | in_magics.keys(), imports=imported_names(tree))
+    return CellNames(
+        needed=flow.needed,
+        maybe=maybe,
+        attributes=attributes | in_magics.keys(),
+        imports=imported_names(tree),
+        magics=frozenset(_magics_in(tree)),
+    )
 
 
 @lru_cache(maxsize=64)
@@ -74,6 +81,8 @@ def _main_by_name(tree: ast.Module) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         match node:
             case ast.alias(name="__main__"):
+                yield "globals", node.lineno
+            case ast.Call(func=ast.Attribute(attr="run_line_magic"), args=[ast.Constant(value="who" | "whos" | "who_ls" | "psearch"), *_]):
                 yield "globals", node.lineno
             case ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Name("__name__") | ast.Constant("__main__")):
                 yield "globals", node.lineno
@@ -98,3 +107,11 @@ def _words_in_magics(tree: ast.Module) -> Iterator[tuple[str, int]]:
                 text = "\n".join(part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str))
                 for word in re.findall(_IN_COMMAND if attr in ("system", "getoutput") else _WORD, text):
                     yield word, node.lineno
+
+
+def _magics_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the names of the magics that the cell calls."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="run_line_magic" | "run_cell_magic"), args=[ast.Constant(value=str(name)), *_]):
+                yield name

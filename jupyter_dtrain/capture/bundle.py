@@ -36,6 +36,7 @@ from ..serialization.unpickler import Unpacker
 from ..system.interpreter import collection_paused
 from .import_effects import classes_of, imported_for_effect, put_there_by_calls
 from .library_patches import Patch, patches, text_of
+from .shell_state import own_magics
 from .unsendable import Search, message_of
 
 
@@ -98,6 +99,7 @@ class _Bundler:
         self._library = LibraryObjects(self._values.values(), partial(_words, namespace, self._modules))
         self._library.add(packages_of([*self._values.values(), *self._imports]))
         self._patches: list[object] = []  # that the notebook has made in libraries
+        self._magics = own_magics(names.magics)
         self._by_calls: dict[tuple[type, str], Patch] = {}
         # Of the last attempt: modules that were sent along, and states of libraries.
         self._imported: list[ModuleType] = []
@@ -167,7 +169,8 @@ class _Bundler:
         kept = library_states(used, but={state.place for state in self._library.states})
         classes = classes_of(used)
         put = [self._by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(classes)]
-        return [*imported_for_effect(self._namespace, used, classes, self._modules), *put, *kept, *self._library.states]
+        effects = imported_for_effect(self._namespace, used, classes, self._modules)
+        return [*effects, *put, *kept, *self._library.states, *self._magics]
 
     def _why_not(self, value: object) -> str | None:
         return Search(self._packer).why_not(value)

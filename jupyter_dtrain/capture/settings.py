@@ -23,6 +23,7 @@ from ..integrations.base import Setting
 from ..integrations.registry import KNOWN, be_told, look, of_others, setting_named, settings_of_libraries
 from ..protocol import HOST_VARIABLE
 from ..system.interpreter import unwarned
+from .shell_state import set_visited, visited
 
 _OF_THE_PROCESS = (
     *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
@@ -199,6 +200,7 @@ def _set_warning_filters(filters: Sequence[tuple[Any, str, tuple[str, str], str,
 
 
 _SETTINGS = {
+    "IPython.%cd": Setting(visited, set_visited),
     KNOWN: Setting(of_others, be_told),
     "torch.set_printoptions": Setting(_torch_printing, lambda options: vars(torch._tensor_str.PRINT_OPTS).update(options)),
     "torch.set_default_device": Setting(lambda: torch.get_default_device().type, _set_default_device),

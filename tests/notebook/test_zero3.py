@@ -171,7 +171,8 @@ def test_without_global_semantics_everything_is_on_every_engine_and_a_line_says_
 def test_only_what_stays_on_every_engine_is_named(notebook, writes):
     """An open model's own code may write, and that of its parts does not: these are sharded."""
     notebook.run(
-        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n        self.register_buffer('seen', torch.zeros(()))\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.register_buffer('seen', torch.zeros(()))\n"
         "        self.first, self.last = nn.Linear(4, 4096), nn.Linear(4096, 1)\n"
         f"    def forward(self, x):\n        {writes}\n        return self.last(torch.tanh(self.first(x)))\n"
         "model = Net()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.01)\n"

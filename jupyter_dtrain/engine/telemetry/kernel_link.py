@@ -18,6 +18,7 @@ from datetime import timedelta
 from types import FrameType
 from typing import Any, TextIO
 
+from ...capture.shell_state import shell_of_notebook
 from ...protocol import Order, parse
 from ...system.patches import put
 from ..side_effects.shown_output import Shown
@@ -70,17 +71,11 @@ def look_like_a_notebook() -> None:
     put(builtins, "get_ipython", get_ipython)  # IPython has it there while it runs a cell of its own
 
 
-@contextlib.contextmanager
-def shell_in(namespace: dict[str, Any]) -> Iterator[None]:
+def shell_in(namespace: dict[str, Any]) -> contextlib.AbstractContextManager[None]:
     """Let magics in the cell (``%time``) use its namespace."""
     from IPython import get_ipython
 
-    shell = get_ipython()
-    before, shell.user_ns = shell.user_ns, namespace
-    try:
-        yield
-    finally:
-        shell.user_ns = before
+    return shell_of_notebook(get_ipython(), namespace)
 
 
 class Interrupts:

@@ -107,7 +107,7 @@ class ParameterRegistry:
             self._may_write.set(module, may)
 
     def before_call(self, module: nn.Module) -> None:
-        """Say which parameters of a model are replicated as it may write to them; if it is open, its parts are sharded at its first call."""
+        """Say at a model's second call what of it is replicated as it may write to that: at the first, parts of an open one are sharded."""
         if (may := self._may_write.get(module)) is None:
             return
         if not self._called.get(module):
