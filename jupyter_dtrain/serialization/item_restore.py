@@ -7,6 +7,7 @@ import random
 import sys
 from array import array
 from collections import OrderedDict, deque
+from contextvars import ContextVar
 from enum import Enum
 from types import CellType, FunctionType
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .cached_functions import contents_of, is_notebooks
+from .context_variables import set_value, values_of
 from .iterators import is_iterator, standing_of
 from .leaves import Numbers
 from .shared_tensors import is_in_shared_memory
@@ -48,12 +50,12 @@ def items_of(obj: Any) -> Any:
             return obj[:]
         case FunctionType():
             return [value_of(cell) for cell in obj.__closure__] if obj.__closure__ else None
+        case ContextVar():
+            return values_of(obj)
         case torch.Generator():
             return obj.get_state()
-        case np.random.Generator():
-            return obj.bit_generator.state
-        case np.random.BitGenerator():
-            return obj.state
+        case np.random.Generator() | np.random.BitGenerator():
+            return getattr(obj, "bit_generator", obj).state
         case np.random.RandomState():
             return obj.get_state(legacy=False)
         case random.Random():
@@ -97,12 +99,12 @@ def restore_items(obj: Any, items: Any) -> None:
             for cell, value in zip(obj.__closure__ or (), items, strict=True):
                 if value is not _Variable.EMPTY:
                     cell.cell_contents = value
+        case ContextVar():
+            set_value(obj, items)
         case torch.Generator():
             obj.set_state(items)
-        case np.random.Generator():
-            obj.bit_generator.state = items
-        case np.random.BitGenerator():
-            obj.state = items
+        case np.random.Generator() | np.random.BitGenerator():
+            getattr(obj, "bit_generator", obj).state = items
         case np.random.RandomState():
             obj.set_state(items)
         case random.Random():

@@ -27,6 +27,7 @@ from .archives import reduced_archive
 from .attribute_reducers import as_it_was, goes_by_attributes, module_of_layers
 from .cached_functions import is_notebooks, reduced_cached
 from .container_reducers import reduced_container, reduced_own, set_attributes
+from .context_variables import reduced_variable
 from .custom_reduce import leaves_out, reduced_as_it_is
 from .global_hooks import reduced_registry
 from .gpu_reducers import reduced_stream
@@ -144,6 +145,7 @@ _WAYS: tuple[Callable[[Any], Any], ...] = (
         reduced_stream,
         reduced_view,
         reduced_lock,
+        reduced_variable,
         reduced_shared_value,
         reduced_by_library,
         reduced_itertools,
