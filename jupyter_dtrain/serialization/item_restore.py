@@ -55,7 +55,7 @@ def items_of(obj: Any) -> Any:
         case torch.Generator():
             return obj.get_state()
         case np.random.Generator() | np.random.BitGenerator():
-            return getattr(obj, "bit_generator", obj).state
+            return _bits_of(obj).state
         case np.random.RandomState():
             return obj.get_state(legacy=False)
         case random.Random():
@@ -104,7 +104,7 @@ def restore_items(obj: Any, items: Any) -> None:
         case torch.Generator():
             obj.set_state(items)
         case np.random.Generator() | np.random.BitGenerator():
-            getattr(obj, "bit_generator", obj).state = items
+            _bits_of(obj).state = items
         case np.random.RandomState():
             obj.set_state(items)
         case random.Random():
@@ -113,6 +113,10 @@ def restore_items(obj: Any, items: Any) -> None:
             _restore_stream(obj, items)
         case _:
             set_bytes(obj, items) if is_shared_value(obj) else obj._update_inplace(items)
+
+
+def _bits_of(generator: Any) -> Any:
+    return getattr(generator, "bit_generator", generator)
 
 
 def _restore_stream(stream: Any, items: Any) -> None:
