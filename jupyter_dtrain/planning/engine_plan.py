@@ -10,7 +10,6 @@ from ..parallel_dims import DATA_PARALLEL
 from ..strategies import Divided, Feature, StrategyInfo
 from .exchange import exchanged
 from .live_bytes import LayerMemory, StepMemory
-from .model_cut import cut
 from .stage_memory import StageMemory, stages_of
 from .step_time import Speeds, seconds
 
@@ -235,7 +234,7 @@ def _largest_share(step: StepMemory, info: StrategyInfo, parts: int) -> float:
     """Return the largest share among `parts` engines."""
     if info.by_blocks:
         loads = [0] * parts
-        for size, part in zip(step.groups, cut(step.groups, parts), strict=True):
+        for size, part in zip(step.groups, step.stages(parts), strict=True):
             loads[part] += size
     elif info.divides == _STATE_ALONE:
         loads = [0] * parts

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ..strategies import Divided, StrategyInfo
 from .live_bytes import StepMemory
-from .model_cut import cut
 from .step_work import AtomCall
 
 GROUPED = 1 << 21
@@ -107,7 +106,7 @@ def _by_columns(step: StepMemory, engines: int, groups: int, scale: float) -> Ex
 def _by_blocks(step: StepMemory, engines: int, groups: int, scale: float) -> Exchange:
     """Return the cost of handing activations on between stages, or of fetching parameters where stages cannot do so."""
     stages = engines // groups
-    stage_of = cut(step.groups, stages)
+    stage_of = step.stages(stages)
     loads = [0] * stages
     for size, stage in zip(step.groups, stage_of, strict=True):
         loads[stage] += size

@@ -25,7 +25,7 @@ from .equal_blocks import EqualBlocks
 from .fake_update import Updated, num_bytes, update
 from .layer_calls import NO_RULES, Calls, Rules, is_divided_by_heads, is_wide
 from .live_bytes import Lap, LayerMemory, LiveBytes, StepMemory, between
-from .model_cut import groups_of
+from .model_cut import groups_of, work_of
 from .step_work import LARGE, StepWork, Work
 from .work_space import WorkSpace
 
@@ -102,6 +102,7 @@ class _Passed(NamedTuple):
     work: StepWork
     loss: str
     groups: tuple[int, ...]
+    computed: tuple[int, ...]
 
 
 def _part(leaf: Any, size: int, share: int, mode: FakeTensorMode, device: str) -> Any:
@@ -154,7 +155,7 @@ def _pass(
         loss.backward()
         lap = live.lap()
     found = known or calls.found(StepWork(samples=batch_size_of(batch), passes=work.lap()))
-    return _Passed(lap, found, name, tuple(sum(map(num_bytes, group)) for group in groups))
+    return _Passed(lap, found, name, tuple(sum(map(num_bytes, group)) for group in groups), tuple(work_of(model, groups)))
 
 
 def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, updated: Updated, rules: Rules) -> StepMemory:
@@ -170,6 +171,7 @@ def _memory(model: nn.Module, optimizers: Sequence[Optimizer], passed: _Passed, 
         peak=updated.state + max(passed.lap.most, kept + gradients + remaining + updated.most),
         sizes=tuple(map(num_bytes, model.parameters())),
         groups=passed.groups,
+        computed=passed.computed,
         loss=passed.loss,
         layers=tuple(_layers(model, optimizers, rules)),
         passing=max(0, passed.lap.most - kept),

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .model_cut import cut_into_stages
 from .step_work import StepWork, Work
 from .work_space import WorkSpace
 
@@ -49,6 +50,8 @@ class StepMemory:
         Peak of a step, including all of these.
     sizes, groups : tuple of int
         Bytes of each parameter, and of the parameters of each block and each layer beside blocks, in the model's order.
+    computed : tuple of int
+        Bytes in each of the `groups` that a pass computes with: without lookup tables.
     loss : str
         Name of the function that stands for the cell's loss.
     layers : tuple of LayerMemory
@@ -71,6 +74,7 @@ class StepMemory:
     loss: str
     sizes: tuple[int, ...] = ()
     groups: tuple[int, ...] = ()
+    computed: tuple[int, ...] = ()
     layers: tuple[LayerMemory, ...] = ()
     passing: int = 0
     ungraded: int = 0
@@ -83,6 +87,10 @@ class StepMemory:
     def largest(self) -> int:
         """Bytes of parameters of the largest block or layer."""
         return max(self.groups, default=0)
+
+    def stages(self, number: int) -> list[int]:
+        """Return the stage of each of the `groups` in a pipeline of `number` stages."""
+        return cut_into_stages(self.groups, self.computed or self.groups, number)
 
 
 def between(share: int, ends: Mapping[int, StepMemory]) -> StepMemory:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .live_bytes import StepMemory
-from .model_cut import cut
 from .step_work import AtomCall
 
 
@@ -28,7 +27,7 @@ def stages_of(step: StepMemory, parts: int, samples: int) -> list[StageMemory]:
 
     A stage computes its blocks and layers for all engines of the group and keeps their inputs and outputs. All else is of its own samples.
     """
-    stage_of = cut(step.groups, parts)
+    stage_of = step.stages(parts)
     num_stages = max(stage_of, default=0) + 1
     scale = samples / max(step.work.samples, 1)
     kept, given = [0.0] * num_stages, [0.0] * num_stages

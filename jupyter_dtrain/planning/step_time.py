@@ -16,7 +16,6 @@ import torch
 from ..strategies import Divided, StrategyInfo
 from .exchange import Exchange
 from .live_bytes import StepMemory
-from .model_cut import cut
 from .step_work import AtomCall
 
 TRIES = 3
@@ -122,7 +121,7 @@ _OF_LINEAR = 0.5
 
 def _largest_stage(step: StepMemory, atoms: tuple[AtomCall, ...], stages: int) -> float:
     """Return the largest share of the FLOPs that a stage computes."""
-    stage_of, loads = cut(step.groups, stages), [0] * stages
+    stage_of, loads = step.stages(stages), [0] * stages
     for call in atoms:
         if call.group >= 0:
             loads[stage_of[call.group]] += call.flops

@@ -7,6 +7,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+from torch import nn
 
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.mesh import Mesh
@@ -14,7 +15,7 @@ from jupyter_dtrain.engine.comm.process_group import shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.strategies.pipeline.staged_training import PipelineTraining
-from jupyter_dtrain.planning.model_cut import cut
+from jupyter_dtrain.planning.model_cut import cut, cut_into_stages, groups_of, owners_of, work_of
 from tests.engine import pipeline_cells
 from tests.engine.ranks import RankError, Run
 from tests.engine.test_zero3 import CLOSE, distance, run_connected
@@ -86,6 +87,32 @@ def test_staged_training(ranks, model, num_ranks):
 )
 def test_cut_makes_the_largest_stage_as_small_as_it_can_be_and_the_others_alike(sizes, num_parts, parts):
     assert cut(sizes, num_parts) == parts
+
+
+@pytest.mark.parametrize(
+    ("sizes", "work", "num_stages", "stages"),
+    [
+        ([4, 4, 4, 4], [4, 4, 4, 4], 2, [0, 0, 1, 1]),
+        ([8, 2, 2, 2, 2, 2, 2], [0, 2, 2, 2, 2, 2, 2], 2, [0, 0, 0, 1, 1, 1, 1]),  # 12 of 20 bytes, as 12.5 are allowed
+        ([2, 4, 4, 4, 4, 2], [0, 4, 4, 4, 4, 2], 2, [0, 0, 0, 1, 1, 1]),  # by bytes it is the same
+        ([100, 2, 2, 2, 2], [0, 2, 2, 2, 2], 2, [0, 0, 0, 1, 1]),
+        ([40, 6, 6, 6], [0, 6, 6, 6], 3, [0, 0, 1, 2]),
+        ([9, 9], [0, 0], 2, [0, 1]),
+        ([9, 1, 1], [0, 1, 1], 4, [0, 1, 2]),
+    ],
+)
+def test_stages_are_of_similar_work_where_that_takes_few_more_bytes(sizes, work, num_stages, stages):
+    assert cut_into_stages(sizes, work, num_stages) == stages
+
+
+def test_a_look_up_table_is_no_work_unless_a_layer_multiplies_by_it():
+    table, blocks, head = nn.Embedding(64, 8), [nn.Sequential(nn.Linear(8, 8)) for _ in range(8)], nn.Linear(8, 64, bias=False)
+    model = nn.Sequential(table, *blocks, head)
+    groups = groups_of(model)
+    assert work_of(model, groups) == [0, *[4 * (64 + 8)] * 8, 4 * 512]
+    assert [owners_of(model, 2)[id(block[0].weight)] for block in blocks] == [0] * 6 + [1] * 2
+    head.weight = table.weight
+    assert work_of(model, groups_of(model)) == [4 * 512, *[4 * (64 + 8)] * 8]
 
 
 SHORT = [
