@@ -369,6 +369,24 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         STATE,
     ),
     "compiled": (MLP.replace("optimizer", "model = torch.compile(model, backend='eager')\noptimizer", 1), LOOP, STATE),
+    "a GradScaler that skips steps": (
+        MLP,
+        """
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=2)
+for epoch in range(3):
+    for number, (x, y) in enumerate(loader):
+        optimizer.zero_grad()
+        scaler.scale(F.cross_entropy(model(x), y) * (math.inf if (epoch, number) == (0, 2) else 1.0)).backward()
+        if (epoch, number) == (1, 1): model[2].weight.grad[15, 3] = math.nan
+        if (epoch, number) == (1, 3): model[7].bias.grad[0] = -math.inf
+        if number % 2: losses.append(model[5].weight.grad[1].tolist())
+        if epoch < 2:
+            scaler.unscale_(optimizer)
+            losses.append(nn.utils.clip_grad_norm_(model.parameters(), 0.3).item())
+        scaler.step(optimizer); scaler.update(); losses.append(scaler.get_scale())
+""",
+        STATE + ", scaler.state_dict()",
+    ),
     "a copy evaluated in half precision": (
         MLP,
         LOOP + "half = copy.deepcopy(model).eval().bfloat16(); losses.append(half(X.bfloat16()).argmax(1).tolist())\n" + LOOP,

@@ -20,6 +20,8 @@ from tests.engine.ranks import RankError
 from tests.notebook.corpus_cells import CELLS, NEED_AN_ENGINE, TOLERANCE, apart, text_apart
 
 EACH_TIME = [
+    ("a GradScaler that skips steps", "pipeline 2"),
+    ("a GradScaler that skips steps", "zero3 3"),
     ("backward passes of one's own that are not linear", "pipeline 2"),
     ("freezing between epochs", "zero3 3"),
     ("frozen parts in checkpoints", "zero3 2"),
@@ -54,6 +56,15 @@ def marked(all_of_them: Iterable[tuple[str, ...]], short: Sequence[tuple[str, ..
 def test_everyday_cells(ranks, name, strategy):
     divided = check(ranks, strategy, *EVERYDAY[name])
     assert divided or name == "compiled"
+
+
+@pytest.mark.parametrize("strategy", ["zero3 2", pytest.param("pipeline 2", marks=pytest.mark.long)])
+def test_a_scaler_leaves_gradients_where_they_are(ranks, strategy):
+    cell = in_step("scaler.unscale_(optimizer)", "scaler.update()", first="scaler = torch.amp.GradScaler('cpu')")
+    cell = cell.replace("loss.backward()", "scaler.scale(loss).backward()").replace("optimizer.step()", "scaler.step(optimizer)")
+    for of_rank in ranks.call(2, run_divided_cell, strategy, MLP, cell, STATE):
+        assert of_rank["divided"]
+        assert not of_rank["notes"]
 
 
 @pytest.mark.long

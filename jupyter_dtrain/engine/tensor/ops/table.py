@@ -33,6 +33,7 @@ from .pairwise import affine_grid, attention, distances, outer, paired, pairwise
 from .pointwise import elementwise, keeps, to_dtype
 from .reads import read, read_number, read_text
 from .reductions import FFT_NAMES, NAMES, all_or_any, along, extreme, inner, mean, quantile, scatter, total, unpack
+from .unscaling import unscale
 from .views import (
     IN_PLACE,
     count,
@@ -216,6 +217,7 @@ def _table() -> dict[Any, Rule]:
     add(read_number, _named(_NUMBERS, torch.Tensor))
     add(read_text, [torch.Tensor.__repr__])
     add(read, _named(_READ_METHODS, torch.Tensor, torch))
+    add(unscale, [torch._amp_foreach_non_finite_check_and_unscale_])
     add(read, [getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_")])  # mostly called on gradients, not on batches
     return table
 
