@@ -99,6 +99,7 @@ TABLE = (
     Replaced("torch._VF", "threshold threshold_", _NUMBERS),
     Replaced("torch.linalg", "vector_norm matrix_norm norm", _NUMBERS),
     # -- sharded parameters
+    Replaced("torch.Tensor", "grad _grad", "`zero3`: a tensor that is not sharded gets a sharded gradient whole"),
     Replaced("torch.Tensor", "as_subclass _make_subclass set_", "`zero3`: takes a sharded parameter whole"),
     Replaced("torch.nested._internal.nested_tensor.NestedTensor", "__torch_function__", "`zero3`: takes a sharded parameter whole"),
     Replaced("torch.utils.checkpoint._CheckpointFrame", "save_inputs get_inputs", "`zero3`: keeps a sharded parameter itself"),

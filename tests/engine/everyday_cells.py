@@ -369,6 +369,30 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         STATE,
     ),
     "compiled": (MLP.replace("optimizer", "model = torch.compile(model, backend='eager')\noptimizer", 1), LOOP, STATE),
+    "weights of float32 beside those of the model": (
+        MLP.replace("optimizer", "master = [p.detach().float().requires_grad_() for p in model.parameters()]\noptimizer", 1).replace(
+            "AdamW(model.parameters()", "SGD(master", 1
+        ),
+        in_step(
+            "for number, (m, p) in enumerate(zip(master, model.parameters())):\n"
+            "            if number % 2: m.grad = p.grad.float() * 0.5\n"
+            "            else: m._grad = p._grad.detach().to(m.dtype)\n"
+            "        losses.append(nn.utils.clip_grad_norm_(master, 0.5).item())",
+            "with torch.no_grad():\n            for m, p in zip(master, model.parameters()): p.copy_(m)",
+            zero="model.zero_grad()",
+        ),
+        STATE + ", [m.detach() for m in master], [m.grad for m in master]",
+    ),
+    "gradients of another model": (
+        MLP + "shared = copy.deepcopy(model)\noptimizer = torch.optim.Adam(shared.parameters(), lr=1e-2, eps=1e-4)\n",
+        in_step(
+            "for p, q in zip(model.parameters(), shared.parameters()): q._grad = p.grad\n"
+            "        losses.append([q.grad is not None and q._grad.norm().item() for q in shared.parameters()])",
+            "model.load_state_dict(shared.state_dict())",
+            zero="model.zero_grad()",
+        ),
+        STATE + ", shared.state_dict(), [q.grad for q in shared.parameters()]",
+    ),
     "a GradScaler that skips steps": (
         MLP,
         """

@@ -17,7 +17,7 @@ from ...tensor.autograd_function import current_apply
 from ...tensor.placement_types import GlobalTensor
 from ..zero1.partition import Quiet, parameters_of
 from ..zero3.access import PARAMETER_TRANSFORMS, PAST_PYTHON, SHARE_MEMORY, Named
-from ..zero3.parameter import name_of
+from ..zero3.parameter import GRADIENT, name_of
 from ..zero3.sharded_rows import quiet
 from .local_parameter import LocalParameter, local_parameters_in, plain
 from .local_parameters import LocalParameters
@@ -84,7 +84,7 @@ class ParameterLooks:
             with quiet():
                 return func(*args, **kwargs)
         name, access = name_of(func)
-        if access and name == "grad":
+        if access and name in GRADIENT:
             return self._parameters.gradient(func, access, *args)
         found = local_parameters_in((args, kwargs), {}).values()
         self._parameters.look(found, lends=name in SHARE_MEMORY)

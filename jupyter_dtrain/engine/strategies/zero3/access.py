@@ -16,11 +16,11 @@ from torch.nested._internal.nested_tensor import NestedTensor
 from ....system.patches import patched
 from ...comm.transforms import in_transform, outside_transforms
 from ...tensor.autograd_function import current_apply
-from ...tensor.placement_types import GlobalTensor
+from ...tensor.placement_types import GlobalTensor, Shard
 from ...tensor.view import TRANSFORMS
 from ...user_frames import is_users
 from .checkpointed import kept_as_they_are
-from .parameter import Zero3Parameter, name_of
+from .parameter import GRADIENT, Zero3Parameter, name_of
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .sharded_rows import quiet
@@ -129,6 +129,8 @@ class ParameterAccess:
             stack.enter_context(patched(GlobalTensor, "dispatch", staticmethod(dispatch)))
             stack.enter_context(patched(Zero3Parameter, "touched", self._touched))
             stack.enter_context(patched(Zero3Parameter, "gradient", self._gradient, create=True))
+            for name in GRADIENT:
+                stack.enter_context(patched(torch.Tensor, name, _Gradient(name, full_tensor)))
             stack.enter_context(patched(torch.overrides, "has_torch_function", _but_parameters(torch.overrides.has_torch_function)))
             for module, name in PARAMETER_TRANSFORMS:
                 if hasattr(module, name):
@@ -172,6 +174,29 @@ class ParameterAccess:
             return result
 
         return called
+
+
+class _Gradient:
+    """``Tensor.grad`` or ``_grad``, by which a tensor that is not sharded gets a sharded gradient as a full tensor.
+
+    An example are weights in float32 beside those of the model. PyTorch would compare the size of this rank's rows, and asks only the
+    tensor for its ``__torch_function__``, not the gradient.
+    """
+
+    def __init__(self, name: str, full_tensor: Callable[[Any], Any]) -> None:
+        self._original: Any = getattr(torch.Tensor, name)
+        self._full_tensor = full_tensor
+
+    def __get__(self, tensor: torch.Tensor | None, owner: type | None = None) -> Any:
+        return self._original if tensor is None else self._original.__get__(tensor)
+
+    def __set__(self, tensor: torch.Tensor, value: Any) -> None:
+        if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard) and not isinstance(tensor, GlobalTensor | Zero3Parameter):
+            value = self._full_tensor(value)
+        self._original.__set__(tensor, value)
+
+    def __delete__(self, tensor: torch.Tensor) -> None:
+        self._original.__delete__(tensor)
 
 
 def _but_parameters(original: Callable[[Any], bool]) -> Callable[[Any], bool]:

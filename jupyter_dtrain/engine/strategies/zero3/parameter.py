@@ -24,6 +24,9 @@ ASKS_FOR_NO_NUMBERS = frozenset(
     """.split()  # noqa: SIM905
 )
 
+GRADIENT = ("grad", "_grad")
+"""The two attributes by which a cell reads and sets a gradient."""
+
 
 def name_of(func: Any) -> tuple[str, str]:
     """Return the name of a function that ``__torch_function__`` is given, and for an attribute the kind of access."""
@@ -57,7 +60,7 @@ class Zero3Parameter(FollowedParameter):
     def __torch_function__(cls, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         """Run an operation with such a parameter among its operands."""
         name, access = name_of(func)
-        if cls.touched is not None and access and name == "grad":
+        if cls.touched is not None and access and name in GRADIENT:
             return cls.gradient(func, access, *args)
         if name in ASKS_FOR_NO_NUMBERS:
             with quiet():
