@@ -105,6 +105,7 @@ TABLE = (
     Replaced("torch.utils.checkpoint._CheckpointFrame", "save_inputs get_inputs", "`zero3`: keeps a sharded parameter itself"),
     Replaced("torch.autograd.graph.saved_tensors_hooks", "__enter__", "`zero3`: a sharded parameter that hooks return is whole"),
     Replaced("torch.serialization", "_load", "`zero3`: what a cell has loaded is nobody else's memory, and is sharded"),
+    Replaced("torch", "clear_autocast_cache", "`tensor`: notices steps within a context that keeps cast weights"),
     Replaced("torch.overrides", "has_torch_function", "`zero3`: layers choose their ways as with plain parameters"),
     Replaced("torch._functorch.eager_transforms", "_wrap_all_tensors_to_functional", "`zero3`: transforms get parameters that stay whole"),
     Replaced("torch._C", "DisableTorchFunction*", "`zero3`: the cell's own code does not read what is on other ranks"),

@@ -55,6 +55,30 @@ def test_the_gradient_of_what_two_layers_are_given_is_rounded_once_for_both(rank
     assert given[1] < torch.finfo(torch.bfloat16).eps
 
 
+AUTOCAST = "torch.autocast('cpu', torch.bfloat16)"
+LEFT = f"""
+for x in X.split(4):
+    with {AUTOCAST}: loss = model(x).float().square().mean()
+    loss.backward(); optimizer.step()
+"""
+KEPT = f"""
+with {AUTOCAST}:
+    for x in X.split(4):
+        loss = model(x).float().square().mean(); loss.backward(); optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_step_within_autocast_is_told_where_its_cache_makes_a_difference(ranks, told):
+    """One process computes with the weights that it has cast before the first step, until it leaves the context."""
+    setup = f"{PLAIN}\nmodel.float()\nX = X.float()\n"
+    said = [of_rank["notes"] for of_rank in ranks.call(2, run_divided, setup, KEPT if told else LEFT, "0")]
+    assert [sum("cache_enabled=False" in note for note in notes) for notes in said] == [int(told)] * 2
+    nocache = KEPT.replace("bfloat16)", "bfloat16, cache_enabled=False)")
+    for of_rank in ranks.call(2, run_divided, setup, nocache, "0") if told else ():
+        assert not any("cache_enabled=False" in note for note in of_rank["notes"])
+
+
 def test_dtypes_that_do_not_go_together_are_the_error_that_they_are(ranks):
     cell = "try: model(X.bfloat16())\nexcept RuntimeError as error: losses.append('dtype' in str(error))\n"
     assert check(ranks, 2, PLAIN, cell, "losses")[0]["compared"] == [True]

@@ -89,7 +89,7 @@ class LayerTraining(ShardedTraining):
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Follow the cell in the ``with`` block, which is within that of the training."""
-        with super().installed(), patched(torch.autograd, "grad", self._grad(torch.autograd.grad)):
+        with super().installed(), self.store.autocast.followed(), patched(torch.autograd, "grad", self._grad(torch.autograd.grad)):
             yield
 
     def _grad(self, original: Callable[..., Any]) -> Callable[..., Any]:

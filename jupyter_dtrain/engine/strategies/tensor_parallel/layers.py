@@ -28,6 +28,7 @@ from ..zero3.eligibility import why_replicated
 from ..zero3.parameter_shard import ParameterShard
 from ..zero3.sharded_rows import SharedRows
 from .attention import AttentionCalls
+from .autocast_cache import AutocastCache
 from .column_parallel import Columns, gather, reduce, split
 from .layer_parameter import LayerParameter, rows_of
 from .layer_registry import LayerRegistry
@@ -68,6 +69,7 @@ class LayerStore(LayerRegistry):
         self.blocks: dict[int, LayerParameter] = {}  # what was computed with, by number
         self.attention = AttentionCalls(self)
         self._pairs = PairCalls(self)
+        self.autocast = AutocastCache(self._say)
         self._is_entering, self._is_alone, self._is_in_cell, self._num_inside = False, False, False, 0
 
     @property
@@ -124,6 +126,8 @@ class LayerStore(LayerRegistry):
         if self._is_entering:
             self._is_entering = False
             self._is_alone = alone_now()
+            if self.has_divided:
+                self.autocast.note_call()
             if self.has_divided and not self._is_alone and _is_plain():
                 check_same((args, kwargs), f"inputs of `{type(module).__name__}`", self._alike)
         self._num_inside += 1
