@@ -25,6 +25,7 @@ from ..errors import CaptureError
 from ..integrations.registry import look
 from ..serialization.array_windows import Windows
 from ..serialization.custom_reduce import go_back
+from ..serialization.frame_references import referenced
 from ..serialization.global_hooks import line_about_hooks
 from ..serialization.leaves import trackable
 from ..serialization.library_changes import packages_of
@@ -170,7 +171,7 @@ class _Bundler:
         classes = classes_of(used)
         put = [self._by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(classes)]
         effects = imported_for_effect(self._namespace, used, classes, self._modules)
-        return [*effects, *put, *kept, *self._library.states, *self._magics]
+        return [*effects, *put, *kept, *self._library.states, *self._magics, *referenced(used)]
 
     def _why_not(self, value: object) -> str | None:
         return Search(self._packer).why_not(value)

@@ -22,7 +22,7 @@ from ..system.page_map import PrivateMappings, untouched
 from .cached_functions import is_notebooks, mark_of
 from .copy_restore import ABSENT, GRAPH, Contents, attributes_of
 from .cut_graphs import computed_by, graph_of
-from .item_restore import bytes_of, is_frame, items_of, once
+from .item_restore import bytes_of, is_frame, items_of, marks_of_frame, once
 from .iterators import is_iterator, place_of
 from .leaves import Numbers
 from .torch_reducers import as_array
@@ -140,7 +140,11 @@ def _mark(obj: Any) -> Any:
     if isinstance(obj, np.ndarray):
         return _array_mark(obj)
     if is_frame(obj):
-        return [*obj._mgr.arrays, *obj._mgr.axes]  # in-place changes show in the arrays, which are tracked as objects of their own
+        return [
+            *obj._mgr.arrays,
+            *obj._mgr.axes,
+            *marks_of_frame(obj),
+        ]  # in-place changes show in the arrays, which are tracked as objects of their own
     if is_notebooks(obj):
         return mark_of(obj)
     if is_iterator(obj):

@@ -112,7 +112,30 @@ def restore_items(obj: Any, items: Any) -> None:
         case io.StringIO() | io.BytesIO() | io.TextIOWrapper():
             _restore_stream(obj, items)
         case _:
-            set_bytes(obj, items) if is_shared_value(obj) else obj._update_inplace(items)
+            set_bytes(obj, items) if is_shared_value(obj) else _restore_frame(obj, items)
+
+
+def _restore_frame(frame: Any, items: Any) -> None:
+    kept = {_memory_of(block): block.refs for block in frame._mgr.blocks if getattr(block, "refs", None) is not None}
+    for block in items._mgr.blocks:  # others may refer to what has stayed, and pandas copies it before it writes to it
+        if (refs := kept.get(_memory_of(block))) is not None:
+            block.refs = refs
+            refs.add_reference(block)
+    frame._update_inplace(items)
+    frame.attrs = items.attrs
+    frame.flags.allows_duplicate_labels = items.flags.allows_duplicate_labels
+    if hasattr(items, "name") and frame.ndim == 1:
+        frame.name = items.name
+
+
+def _memory_of(block: Any) -> int:
+    return block.values.ctypes.data if isinstance(block.values, np.ndarray) else id(block.values)
+
+
+def marks_of_frame(frame: Any) -> list[Any]:
+    """Return what a frame or series has besides values and labels: its `attrs`, flags, and the name of a series."""
+    name = [frame.name] if frame.ndim == 1 else []
+    return [*frame.attrs, *frame.attrs.values(), frame.flags.allows_duplicate_labels, *name]
 
 
 def _bits_of(generator: Any) -> Any:

@@ -22,6 +22,7 @@ import torch
 
 from ..analysis.imports import brought
 from ..integrations.registry import states_of_libraries
+from .frame_references import references_held
 from .global_hooks import HOOKS, drop_hooks, set_hooks
 from .library_changes import MISSING, PLAIN_CONTAINERS, Place, changed_places, modules_of, packages_of
 from .library_text import first_values, set_by_conditions, shared_by_all
@@ -196,7 +197,8 @@ def left_as_it_was(*, apart: bool = False) -> Iterator[Callable[[Iterable[object
     _objects.clear()
     told: list[object] = []
     try:
-        yield told.extend
+        with references_held():
+            yield told.extend
     finally:
         noted, _before, _apart = _before, None, False
         drop_hooks()
