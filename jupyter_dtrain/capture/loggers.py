@@ -6,9 +6,10 @@ The handlers stay in the notebook, with their files and streams. An engine sends
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 RECORD = "application/vnd.jupyter-dtrain.log-record"
@@ -46,8 +47,7 @@ class Loggers:
     def now(cls) -> Loggers:
         """Return the settings of this process."""
         found = {name: _settings(logger) for name, logger in _loggers() if name not in _OF_THE_KERNEL}
-        unset = LoggerSettings(logging.NOTSET, propagate=True, disabled=False, handled=False)
-        return cls({name: settings for name, settings in found.items() if settings != unset}, logging.root.manager.disable)
+        return cls({name: settings for name, settings in found.items() if settings != _UNSET}, logging.root.manager.disable)
 
     @contextmanager
     def installed(self) -> Iterator[list[str]]:
@@ -60,6 +60,86 @@ class Loggers:
             yield [name for name, settings in self.settings.items() if settings.handled]
         finally:
             _set(loggers, before, disabled)
+
+
+class LoggerChange:
+    """What a cell has changed of one logger, to be changed in the notebook when it is unpickled there.
+
+    Parameters
+    ----------
+    name : str
+    settings : LoggerSettings
+        New ones; without `handled`, the cell has removed the notebook's handlers.
+    handlers, filters : list
+        That it has added.
+    """
+
+    def __init__(self, name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any]) -> None:
+        self.parts = name, settings, handlers, filters
+
+    def __reduce__(self) -> Any:
+        return _changed, self.parts
+
+
+def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any]) -> LoggerChange:
+    logger = logging.getLogger(None if name == ROOT else name)
+    _set({name: logger}, {name: settings}, logging.root.manager.disable)
+    if not settings.handled:
+        logger.handlers.clear()
+    for handler in handlers:
+        logger.addHandler(handler)
+    for one in filters:
+        logger.addFilter(one)
+    return LoggerChange(name, settings, handlers, filters)
+
+
+_changes: list[LoggerChange] = []
+
+
+def logger_changes() -> list[LoggerChange]:
+    """Return what the cell that has ended last has changed of loggers."""
+    return _changes
+
+
+@contextmanager
+def changes_noted(but: tuple[str, ...]) -> Iterator[None]:
+    """Note what is changed of loggers in the ``with`` block, and undo what it adds to them; not of those with the prefixes `but`."""
+    _changes.clear()
+    before = {name: (_settings(logger), [*logger.handlers], [*logger.filters]) for name, logger in _loggers()}
+    try:
+        yield
+    finally:
+        for name, logger in _loggers():
+            is_librarys = _is_librarys(name)  # which may have made the handlers when it was imported, as it will in the notebook
+            if name in _OF_THE_KERNEL or f"{name}.".startswith(but) or (name not in before and is_librarys):
+                continue
+            first, handlers, filters = before.get(name, (_UNSET, [], []))
+            if is_librarys:
+                handlers, filters = [*logger.handlers], [*logger.filters]
+            new = [handler for handler in logger.handlers if handler not in handlers]
+            new_filters = [one for one in logger.filters if one not in filters]
+            kept = not handlers or any(handler in logger.handlers for handler in handlers)
+            now = replace(_settings(logger), handled=kept)
+            if new or new_filters or replace(first, handled=True) != now:
+                _close_files(new)
+                _changes.append(LoggerChange(name, now, new, new_filters))
+                logger.handlers[:], logger.filters[:] = handlers, filters
+
+
+def _close_files(handlers: list[logging.Handler]) -> None:
+    """Close the files of handlers, which open them again to append when they next write, in the notebook."""
+    for handler in handlers:
+        if isinstance(handler, logging.FileHandler) and handler.stream is not None:
+            handler.stream.close()
+            handler.stream, handler.mode = None, "a"  # as with `delay`
+
+
+def _is_librarys(name: str) -> bool:
+    package = name.partition(".")[0]
+    return package != "__main__" and package in sys.modules
+
+
+_UNSET = LoggerSettings(logging.NOTSET, propagate=True, disabled=False, handled=False)
 
 
 def _loggers() -> Iterator[tuple[str, logging.Logger]]:
@@ -94,6 +174,10 @@ def written(record: logging.LogRecord, logger: str) -> dict[str, Any]:
 def handle(written: Mapping[str, Any]) -> None:
     """Pass a record to the handlers that it is for, or to ``logging.lastResort`` if there are none."""
     record = logging.makeLogRecord(written["values"])
+    found: Any = logging.getLogger(record.name).filter(record)  # filters of the notebook's logger stay there
+    if not found:
+        return
+    record = found if isinstance(found, logging.LogRecord) else record  # Python 3.12: a filter may return another one
     last = [logging.lastResort] if logging.lastResort is not None else []
     for handler in logging.getLogger(written["logger"]).handlers or last:
         if record.levelno >= handler.level:

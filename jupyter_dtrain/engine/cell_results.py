@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..capture.loggers import logger_changes
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, restore, restore_all
 from ..serialization.custom_reduce import go_back
@@ -220,7 +221,7 @@ class CellResults:
         librarys = changed_objects()
         self._packing.references = librarys.references
         kept = library_states(self.objects(), also=arrived(), but={state.place for state in librarys.states})
-        return [*kept, *librarys.states]
+        return [*kept, *librarys.states, *logger_changes()]
 
     def _checks(self) -> SendChecks:
         return SendChecks(self._packing.packer, objects=self._baseline.objects, before=self._before)

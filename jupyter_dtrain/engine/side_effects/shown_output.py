@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
-from ...capture.loggers import RECORD, ROOT, Loggers, written
+from ...capture.loggers import RECORD, ROOT, Loggers, changes_noted, written
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
         for logger, handler in added:
             logger.addHandler(handler)
         try:
-            yield
+            with changes_noted(_PREFIXES):
+                yield
         finally:
             for logger, handler in added:
                 logger.removeHandler(handler)
