@@ -70,6 +70,30 @@ def test_a_scaler_leaves_gradients_where_they_are(ranks, strategy):
         assert not of_rank["notes"]
 
 
+COMPILED = ("model.compile(backend=backend); compiled = model", "compiled = torch.compile(model, backend=backend)")
+
+
+@pytest.mark.parametrize(
+    ("lines", "strategy"), marked(product(COMPILED, STRATEGIES), [(COMPILED[0], "tensor 2"), (COMPILED[1], "zero3 2")])
+)
+def test_what_a_cell_compiles_and_is_sharded_runs_as_it_is_written(ranks, lines, strategy):
+    """Compiled code reads parameters in another order, and ranks differ in what they have compiled."""
+    cell = f"""
+made = []
+def backend(graph, inputs):
+    made.append(graph)
+    return graph.forward
+{lines}
+{LOOP.replace("model(x)", "compiled(x)")}"""
+    compare = f"{STATE}, len(made)"
+    (one,) = ranks.call(1, run_divided_cell, strategy, MLP, cell, compare)
+    *expected, _num_made = one["compared"][0]
+    for of_rank in ranks.call(prod(STRATEGIES[strategy].values()), run_divided_cell, strategy, MLP, cell, compare):
+        assert of_rank["divided"]
+        assert apart([*expected, 0], [*of_rank["compared"][0]]) is None
+        assert sum("not compiled" in note for note in of_rank["notes"]) == 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_models_of_another_type_are_refused_in_a_sentence(ranks, strategy):

@@ -229,7 +229,7 @@ class ModelCalls:
 
     def _fetched(self, parameters: ShardedParameters, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Call a model whose parameters are fetched when they are used."""
-        with parameters.calling():
+        with parameters.calling(module):
             return parameters.call(original, module, args, kwargs)
 
     def grad(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -33,7 +33,7 @@ class ShardedParameters(Protocol):
     def before_call(self, module: nn.Module) -> None:
         """Share the cell's writes to parameters of `module` with all ranks, before the cell calls it. Collective."""
 
-    def calling(self) -> AbstractContextManager[None]:
+    def calling(self, module: nn.Module) -> AbstractContextManager[None]:
         """Return the context within which the cell calls a model."""
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -30,7 +30,7 @@ def as_written() -> Iterator[None]:
 
         def begin() -> None:
             nonlocal begun
-            if not begun and _is_there():
+            if not begun and has_compiler():
                 begun = True
                 stack.enter_context(torch.compiler.set_stance("force_eager"))
 
@@ -48,7 +48,7 @@ def as_written() -> Iterator[None]:
 
 def _alike(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a checkpointed `function` that keeps the compiler stance of the forward pass."""
-    if not _is_there():
+    if not has_compiler():
         return function
     now = _eval_frame()._stance.stance
 
@@ -76,14 +76,14 @@ def not_compiled() -> Iterator[None]:
 
 def compiled() -> AbstractContextManager[Any]:
     """Return a context within that of :func:`as_written` that runs compiled functions compiled, except in :func:`not_compiled`."""
-    return torch.compiler.set_stance("default") if _is_there() and not _learning else nullcontext()
+    return torch.compiler.set_stance("default") if has_compiler() and not _learning else nullcontext()
 
 
 def _eval_frame() -> Any:
     return sys.modules["torch._dynamo.eval_frame"]
 
 
-def _is_there() -> bool:
+def has_compiler() -> bool:
     """Return whether the compiler is imported. Importing it takes seconds, so this module never does."""
     return "torch._dynamo.eval_frame" in sys.modules
 

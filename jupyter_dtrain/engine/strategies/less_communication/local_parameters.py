@@ -78,7 +78,7 @@ class LocalParameters(ParameterMeans):
             self._before_each_call([note for _, note in found])
         self.average([parameter for parameter, note in found if whole or note.model.each_call])
 
-    def calling(self) -> AbstractContextManager[None]:
+    def calling(self, module: nn.Module) -> AbstractContextManager[None]:  # noqa: ARG002  # any
         """Return a context for the cell's call of a model."""
         return nullcontext()
 

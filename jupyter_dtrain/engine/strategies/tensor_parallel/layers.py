@@ -115,10 +115,10 @@ class LayerStore(LayerRegistry):
     # -- in models ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
+    def calling(self, module: nn.Module) -> Iterator[None]:
         """Follow a call of a model by the cell, in the ``with`` block."""
         self._is_entering = not self.depth
-        with super().calling():
+        with super().calling(module):
             yield
 
     def call(self, original: Callable[..., Any], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -21,13 +21,18 @@ def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[i
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
             found.update((id(p), "scripted code reads them past Python") for p in part.parameters())
-        elif hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None:
+        elif is_compiled(part):
             found.update((id(p), "the model is compiled") for p in part.parameters())
         elif isinstance(part, nn.Embedding | nn.EmbeddingBag) and (part.sparse or part.max_norm is not None):
             found[id(part.weight)] = "their gradients are sparse, or lookups write to them"
     if not follows_writes and may_write(module):
         found.update((id(p), MAY_WRITE) for p in module.parameters())
     return found
+
+
+def is_compiled(part: nn.Module) -> bool:
+    """Return whether ``torch.compile`` or ``Module.compile`` has compiled a module."""
+    return hasattr(part, "_orig_mod") or getattr(part, "_compiled_call_impl", None) is not None
 
 
 def why_not(parameter: nn.Parameter, world_size: int, *, homes: Collection[int], own: OwnMemory, dim: int = 0) -> str | None:

@@ -6,6 +6,7 @@ Parameters that are gathered together are a *unit*: all parameters of a block (:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ClassVar
 
 import torch
@@ -18,10 +19,11 @@ from ...comm.shared_memory import SharedMemory
 from ...identity_map import IdentityMap
 from ...module_tree import modules_in
 from ...tensor.batch_shard import BatchShard, share_of
+from ...tensor.compile import has_compiler
 from ...tensor.rank0_guard import all_ranks_come
 from .aliased_memory import OwnMemory
 from .buffers import BufferPool, FreedMemory
-from .eligibility import MAY_WRITE, why_not, why_replicated
+from .eligibility import MAY_WRITE, is_compiled, why_not, why_replicated
 from .parameter import Zero3Parameter
 from .parameter_shard import ParameterShard
 from .sharded_rows import Kind, SharedRows, allocate, quiet
@@ -56,6 +58,7 @@ class ParameterRegistry:
         self.rank, self.world_size = memory.rank, memory.num_ranks
         self._shards: IdentityMap[ParameterShard] = IdentityMap()
         self._known: IdentityMap[bool] = IdentityMap()  # modules that were looked through
+        self._told_compiled: IdentityMap[bool] = IdentityMap()  # compiled ones of which the user was told
         self._units: IdentityMap[list[ParameterShard]] = IdentityMap()  # by module
         self._may_write: IdentityMap[list[tuple[str, nn.Parameter]]] = IdentityMap()  # by module: what is replicated, if it is not open
         self._called: IdentityMap[bool] = IdentityMap()  # such modules that were called
@@ -166,6 +169,20 @@ class ParameterRegistry:
                 for shard in unit:
                     if len(shard.unit) == 1 or len(shard.unit) > len(unit):
                         shard.unit = unit
+
+    def as_written(self, module: nn.Module) -> AbstractContextManager[Any]:
+        """Return a context in which a call of `module` is not compiled, if it has sharded parameters.
+
+        Compiled code reads them in another order than code that runs as it is written, and what is compiled differs between ranks:
+        it depends on what an engine has run before.
+        """
+        if not has_compiler() or all(self._shards.get(parameter) is None for parameter in module.parameters()):
+            return nullcontext()
+        if not self._told_compiled.get(module) and any(map(is_compiled, module.modules())):
+            self._told_compiled.set(module, True)
+            self._say(f"`--strategy {self.strategy}` runs `{type(module).__name__}` as it is written, not compiled: it is sharded.")
+        stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+        return stance
 
     def remove(self, shard: ParameterShard, gradient: torch.Tensor | None) -> None:
         """Make a parameter a plain, full one on this rank from now on; `gradient` is the full gradient, if that was sharded."""

@@ -206,11 +206,11 @@ class ParameterStore(ParameterRegistry):
     # -- in models ---------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def calling(self) -> Iterator[None]:
+    def calling(self, module: nn.Module) -> Iterator[None]:
         """Follow a call of a model by the cell, in the ``with`` block."""
         self.depth += 1
         try:
-            with self.followed():
+            with self.followed(), self.as_written(module):
                 yield
         finally:
             self.depth -= 1
