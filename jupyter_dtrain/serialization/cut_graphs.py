@@ -71,7 +71,7 @@ def without_graph(tensor: torch.Tensor, retained: torch.Tensor | None, backward:
 
 def _behind(backward: str, tensor: torch.Tensor) -> torch.Tensor:
     with torch.enable_grad():
-        return _named(backward).apply(tensor, torch.empty(0, requires_grad=True))  # type: ignore[no-any-return]
+        return _named(backward).apply(tensor, torch.empty(0, requires_grad=True, device="cpu"))  # type: ignore[no-any-return]
 
 
 def restore_graph(tensor: torch.Tensor, backward: str | None) -> None:
