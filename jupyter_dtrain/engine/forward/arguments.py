@@ -115,7 +115,8 @@ class CallArguments:
         CannotRestore
         """
         self.inputs.restore()
-        self._set((copy for _, copy, _ in self._copies))
+        if self._copies:
+            self._set((copy for _, copy, _ in self._copies))
 
     @contextmanager
     def as_before(self, own: Callable[[Any], Any]) -> Iterator[None]:
@@ -160,12 +161,12 @@ class CallArguments:
 
     def with_kept(self, result: Any) -> Any:
         """Return the model's `result`, together with the tensors that it stored in arguments, if any."""
-        slots = self.kept()
+        slots = self.kept() if self._copies else None
         return (result, [holder[key] for holder, key in slots]) if slots else result
 
     def keep(self, placed: Any) -> Any:
         """Return the result from `placed`, which is the placed value of :meth:`with_kept`, and store the placed tensors in their slots."""
-        slots = self.kept()
+        slots = self.kept() if self._copies else None
         if not slots:
             return placed
         result, tensors = placed
