@@ -30,7 +30,7 @@ def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
     assert {"matplotlib.rcParams", "matplotlib.use", "matplotlib.figure_formats", "pandas.set_option"} < before.keys()  # imported here
-    assert len({name for name in before if not name.startswith(("distributed.", "mlflow.", "wandb."))}) == 28
+    assert len({name for name in before if not name.startswith(("IPython.", "distributed.", "mlflow.", "wandb."))}) == 28
     assert pickle.loads(pickle.dumps(before)) == before
 
 
