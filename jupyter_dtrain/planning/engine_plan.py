@@ -10,6 +10,7 @@ from ..parallel_dims import DATA_PARALLEL
 from ..strategies import Divided, Feature, StrategyInfo
 from .exchange import exchanged
 from .live_bytes import LayerMemory, StepMemory
+from .model_cut import loads_of
 from .stage_memory import StageMemory, stages_of
 from .step_time import Speeds, seconds
 
@@ -233,9 +234,7 @@ def _between(ungraded: int, passing: int, part: int, gradients: int) -> int:
 def _largest_share(step: StepMemory, info: StrategyInfo, parts: int) -> float:
     """Return the largest share among `parts` engines."""
     if info.by_blocks:
-        loads = [0] * parts
-        for size, part in zip(step.groups, step.stages(parts), strict=True):
-            loads[part] += size
+        loads = loads_of(step.groups, step.stages(parts), parts)
     elif info.divides == _STATE_ALONE:
         loads = [0] * parts
         for size in sorted(step.sizes, reverse=True):

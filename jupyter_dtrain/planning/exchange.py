@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from ..strategies import Divided, StrategyInfo
 from .live_bytes import StepMemory
+from .model_cut import loads_of
 from .step_work import AtomCall
 
 GROUPED = 1 << 21
@@ -107,9 +108,7 @@ def _by_blocks(step: StepMemory, engines: int, groups: int, scale: float) -> Exc
     """Return the cost of handing activations on between stages, or of fetching parameters where stages cannot do so."""
     stages = engines // groups
     stage_of = step.stages(stages)
-    loads = [0] * stages
-    for size, stage in zip(step.groups, stage_of, strict=True):
-        loads[stage] += size
+    loads = loads_of(step.groups, stage_of, stages)
     if not step.work.hands_on:
         shares = [load / groups / max(sum(loads), 1) for load in loads]  # of parameters, and of their gradients
         read_most = max(step.work.fetched * (1 - share) + (engines - 1) * share * step.gradients for share in shares)

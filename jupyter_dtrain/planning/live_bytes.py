@@ -90,7 +90,7 @@ class StepMemory:
 
     def stages(self, number: int) -> list[int]:
         """Return the stage of each of the `groups` in a pipeline of `number` stages."""
-        return cut_into_stages(self.groups, self.computed or self.groups, number)
+        return cut_into_stages(self.groups, self.computed, number)
 
 
 def between(share: int, ends: Mapping[int, StepMemory]) -> StepMemory:

@@ -109,13 +109,14 @@ def cut_into_stages(sizes: Sequence[int], work: Sequence[int], num_stages: int) 
     num_stages : int
     """
     by_bytes = cut(sizes, num_stages)
-    by_work = cut(work, num_stages, held=sizes, most_held=int(MORE_BYTES * max(_loads(sizes, by_bytes), default=0)))
-    is_less = max(_loads(work, by_work), default=0) <= LESS_WORK * max(_loads(work, by_bytes), default=0)
+    by_work = cut(work, num_stages, held=sizes, most_held=int(MORE_BYTES * max(loads_of(sizes, by_bytes, num_stages))))
+    is_less = max(loads_of(work, by_work, num_stages)) <= LESS_WORK * max(loads_of(work, by_bytes, num_stages))
     return by_work if is_less and len(set(by_work)) == len(set(by_bytes)) else by_bytes
 
 
-def _loads(sizes: Sequence[int], parts: Sequence[int]) -> list[int]:
-    found = [0] * (max(parts, default=-1) + 1)
+def loads_of(sizes: Sequence[int], parts: Sequence[int], num_parts: int) -> list[int]:
+    """Return the sum of the `sizes` in each of `num_parts` parts; `parts` has the part of each size."""
+    found = [0] * num_parts
     for size, part in zip(sizes, parts, strict=True):
         found[part] += size
     return found

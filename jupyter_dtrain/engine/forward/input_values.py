@@ -63,7 +63,7 @@ class InputValues:
 
     def replicated_are_written(self) -> bool:
         """Return whether the model wrote to a tensor that is replicated on all ranks."""
-        return bool(self._replicated) and any(one.has_other_version() or one.has_other_bytes() for one in self._replicated)
+        return any(one.has_other_version() or one.has_other_bytes() for one in self._replicated)
 
     def restore(self) -> None:
         """Restore the values before the call.
@@ -94,8 +94,7 @@ class InputValues:
                 copy_uncounted(tensor, values)
 
     def _written(self) -> list[_Input]:
-        with torch._C.DisableTorchFunctionSubclass():
-            return [one for one in self._before if self.uncounted or one.tensor._version != one.version]
+        return [one for one in self._before if self.uncounted or one.has_other_version()]
 
 
 class _Input(NamedTuple):
