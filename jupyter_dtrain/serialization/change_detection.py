@@ -21,7 +21,7 @@ from ..system.interpreter import collection_paused
 from ..system.page_map import PrivateMappings, untouched
 from .cached_functions import is_notebooks, mark_of
 from .copy_restore import ABSENT, GRAPH, Contents, attributes_of
-from .cut_graphs import computed_by, graph_of
+from .cut_graphs import grad_fn_name, grad_fn_of
 from .item_restore import bytes_of, is_frame, items_of, marks_of_frame, once
 from .iterators import is_iterator, place_of
 from .leaves import Numbers
@@ -84,7 +84,7 @@ def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, A
         new = {key: value for key, value in now.items() if attributes.get(key, ABSENT) is not value}
         removed = [key for key in attributes if key not in now]
         if new.get(GRAPH) is not None:
-            new[GRAPH] = computed_by(obj)  # type: ignore[arg-type]  # a tensor: the graph stays here, and only its name is sent
+            new[GRAPH] = grad_fn_name(obj)  # type: ignore[arg-type]  # a tensor: the graph stays here, and only its name is sent
     if type(obj) is not kind:  # a lazy module becomes a plain one
         new["__class__"] = type(obj)
     return Contents(items, new, removed) if items is not None or new or removed else None
@@ -92,7 +92,7 @@ def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, A
 
 def _attributes(obj: object) -> dict[str, Any] | None:
     found = attributes_of(obj)
-    return {**(found or {}), GRAPH: graph_of(obj)} if isinstance(obj, torch.Tensor) and not is_lazy(obj) else found
+    return {**(found or {}), GRAPH: grad_fn_of(obj)} if isinstance(obj, torch.Tensor) and not is_lazy(obj) else found
 
 
 # -- marks -------------------------------------------------------------------------------------------------------------
@@ -140,11 +140,8 @@ def _mark(obj: Any) -> Any:
     if isinstance(obj, np.ndarray):
         return _array_mark(obj)
     if is_frame(obj):
-        return [
-            *obj._mgr.arrays,
-            *obj._mgr.axes,
-            *marks_of_frame(obj),
-        ]  # in-place changes show in the arrays, which are tracked as objects of their own
+        # In-place changes show in the arrays, which are tracked as objects of their own.
+        return [*obj._mgr.arrays, *obj._mgr.axes, *marks_of_frame(obj)]
     if is_notebooks(obj):
         return mark_of(obj)
     if is_iterator(obj):

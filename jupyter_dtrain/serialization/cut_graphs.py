@@ -20,7 +20,7 @@ def is_leaf(tensor: torch.Tensor) -> bool:
         return False
 
 
-def graph_of(tensor: torch.Tensor) -> Any:
+def grad_fn_of(tensor: torch.Tensor) -> Any:
     """Return the ``grad_fn`` of `tensor`, ``None`` if it has none or is a view without a valid one."""
     try:
         return tensor.grad_fn
@@ -28,7 +28,7 @@ def graph_of(tensor: torch.Tensor) -> Any:
         return None
 
 
-def computed_by(tensor: torch.Tensor) -> str:
+def grad_fn_name(tensor: torch.Tensor) -> str:
     """Return the name of the ``grad_fn`` of `tensor`."""
     try:
         return type(tensor.grad_fn).__name__

@@ -17,7 +17,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from ..system.interpreter import unwarned
-from .cut_graphs import computed_by, is_leaf, without_graph
+from .cut_graphs import grad_fn_name, is_leaf, without_graph
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -33,7 +33,7 @@ def reduced_tensor(tensor: torch.Tensor) -> Any:
     if is_lazy(tensor):
         return type(tensor), (tensor.requires_grad, tensor.data.device, tensor.data.dtype)
     if not is_leaf(tensor):
-        return without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None, computed_by(tensor))
+        return without_graph, (tensor.detach(), tensor.grad if tensor.retains_grad else None, grad_fn_name(tensor))
     hooks, after = tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)
     if tensor.grad is None and not hooks and not after:
         return NotImplemented
