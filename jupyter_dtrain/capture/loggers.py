@@ -102,6 +102,15 @@ def logger_changes() -> list[LoggerChange]:
 
 
 @contextmanager
+def changes_forgotten() -> Iterator[None]:
+    """Forget the noted changes after the ``with`` block: a handler of the user's class keeps the memory of its cell."""
+    try:
+        yield
+    finally:
+        _changes.clear()
+
+
+@contextmanager
 def changes_noted(but: tuple[str, ...]) -> Iterator[None]:
     """Note what is changed of loggers in the ``with`` block, and undo what it adds to them; not of those with the prefixes `but`."""
     _changes.clear()

@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Iterator
+from contextvars import copy_context
 from dataclasses import replace
 
 import torch
 
+from ..capture.loggers import changes_forgotten
 from ..protocol import LeaveGroup, Order, Pause, ReturnResults, TellStanding
 from ..serialization.late_bound import bind_late
 from ..serialization.library_firsts import firsts_noted
@@ -58,7 +60,8 @@ def _result(encoded: bytes, rank: int) -> bytes:
         task.surroundings.set_folders()  # the strategy's package may be on a path that only the notebook has set
         strategy = load_strategy(task.strategy)
         leave = strategy.leave
-        outcome = _run(task, strategy, interrupts)
+        # In a context of its own: values of context variables would keep the cell's memory for as long as the engine runs.
+        outcome = copy_context().run(_run, task, strategy, interrupts)
     except BaseException as error:  # otherwise ipyparallel would show the error as its own
         has_failed = not can_be_used(torch.device(task.device))
         outcome = Outcome(rank=task.rank, failure=describe(error), stopped=False, steps=0, device_failed=has_failed)
@@ -125,6 +128,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
             left_afterwards(),
             objects_left_as_they_were(),
             firsts_noted((task.source, *task.sources.values())),
+            changes_forgotten(),
             left_as_it_was(apart=task.strategy.owns_process_group) as clean_up,
             guarded_groups(),
             undisturbed_captures(reports.emitter),

@@ -131,6 +131,21 @@ with Managed() as entered:
         entered(x).pow(2).mean().backward()
 """
 
+OWN_HANDLER = """
+import logging
+class Handler(logging.Handler):
+    def emit(self, record):
+        print(model)
+logging.getLogger("kept").addHandler(Handler())
+loss = train()
+"""
+OWN_VARIABLE = """
+import contextvars
+current = contextvars.ContextVar("current")
+current.set(model)
+loss = train()
+"""
+
 
 @pytest.mark.parametrize(
     ("options", "cell"),
@@ -139,6 +154,8 @@ with Managed() as entered:
         ("--strategy zero1", OWN + TRAINED),
         ("", OWN_FUNCTION),
         ("", OWN_MANAGER),
+        ("", OWN_HANDLER),
+        ("", OWN_VARIABLE),
         ("", "loss = train()"),
         ("--checkpoint-every 2 --best loss:min", "for epoch in range(3):\n    loss = train().item()"),
         ("", "import contextlib\nwith contextlib.suppress(ValueError):\n    train(fails=True)"),
