@@ -11,6 +11,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from IPython.core.getipython import get_ipython
 from torch.distributions import Distribution
 
 from jupyter_dtrain.capture.settings import changes, make_settings, settings_now
@@ -31,6 +32,7 @@ def test_all_are_known_and_can_be_sent():
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
     assert {"matplotlib.rcParams", "matplotlib.use", "matplotlib.figure_formats", "pandas.set_option"} < before.keys()  # imported here
     assert len({name for name in before if not name.startswith(("IPython.", "distributed.", "mlflow.", "wandb."))}) == 28
+    assert ("IPython.%cd" in before) == (get_ipython() is not None)
     assert pickle.loads(pickle.dumps(before)) == before
 
 
