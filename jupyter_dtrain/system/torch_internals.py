@@ -90,6 +90,8 @@ NAMES = {
     "torch.utils.data.dataloader._MultiProcessingDataLoaderIter": "iterators of loaders",
     # -- processes
     "torch._foreach_copy_": "sums in shared memory",
+    "torch._utils._flatten_dense_tensors": "gradients that are exchanged together",
+    "torch._utils._unflatten_dense_tensors": "gradients that are exchanged together",
     "torch._amp_foreach_non_finite_check_and_unscale_": "gradients that a `GradScaler` divides by its scale",
     "torch.UntypedStorage._new_shared": "tensors in shared memory",
     "torch.distributed.distributed_c10d._get_default_store": "what ranks tell each other once",

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 from torch.futures import Future
 
 from ..comm.batch_ranks import alike_memory, batch_memory
@@ -52,15 +53,14 @@ def average(gradients: Sequence[torch.Tensor]) -> None:
 def flattened(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
     """Return `gradients` flattened into one tensor; a single contiguous gradient is returned itself."""
     first = gradients[0]
-    return first if len(gradients) == 1 and first.is_contiguous() else torch.cat([gradient.reshape(-1) for gradient in gradients])
+    return first if len(gradients) == 1 and first.is_contiguous() else _flatten_dense_tensors(gradients)
 
 
 def put_back(flat: torch.Tensor, gradients: Sequence[torch.Tensor]) -> None:
     """Copy the values of `flat` back into `gradients`; the inverse of :func:`flattened`."""
     if flat is gradients[0]:
         return
-    values = flat.view(-1).split([gradient.numel() for gradient in gradients])
-    torch._foreach_copy_(list(gradients), [part.view(gradient.shape) for part, gradient in zip(values, gradients, strict=True)])
+    torch._foreach_copy_(list(gradients), _unflatten_dense_tensors(flat, gradients))
 
 
 def _average(gradients: Sequence[torch.Tensor]) -> None:
