@@ -18,7 +18,6 @@ import torch
 from torch.nn.parameter import is_lazy
 
 Array = np.ndarray[Any, Any]
-PANDAS_BLOCKS = "pandas.core.internals.blocks"
 _ALIGNED = 64  # bytes; keeps the alignment of numbers within a region
 _TIMES = 3  # most repetitions: classes that build new arrays when they are reduced may share other memory each time
 _SPREAD = 2  # times its own bytes that an array with gaps may span to be sent with them, so that `reshape` behaves as before
@@ -63,10 +62,7 @@ class Windows:
         self._times_grown = 0
 
     def leave(self, values: object) -> None:
-        """Let an array be written by itself.
-
-        Applies to arrays of pandas blocks, as pandas copies before it writes, and to new contents of an array that the reader has.
-        """
+        """Let an array be written by itself, for example new contents of an array that the reader has."""
         array = getattr(values, "_ndarray", values)
         if isinstance(array, np.ndarray):
             self._alone[id(array)] = array
@@ -76,15 +72,15 @@ class Windows:
         return id(array) in self._alone or not has_plain_memory(array)
 
     def region_of(self, array: Array) -> Region | None:
-        """Return the region that `array` is a window into; ``None`` if the array is written by itself."""
+        """Return the region that `array` is a window into, its own if it has gaps or is read-only; ``None``: it is written as an array."""
         if self.has_left(array):
             return None
         self._arrays[id(array)] = array
         begin, end = bounds(array)
         if (region := self._containing(begin, end)) is not None:
             return region
-        gaps = not (array.flags.c_contiguous or array.flags.f_contiguous)
-        return Region(begin, end, (array,)) if gaps and end - begin <= _SPREAD * array.nbytes else None
+        plain = array.flags.writeable and (array.flags.c_contiguous or array.flags.f_contiguous)
+        return None if plain or end - begin > _SPREAD * array.nbytes else Region(begin, end, (array,))
 
     def region_of_storage(self, storage: torch.UntypedStorage) -> Region | None:
         """Return the region that `storage` is a window into; ``None`` if the storage is written by itself."""

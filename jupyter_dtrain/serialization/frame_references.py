@@ -1,7 +1,7 @@
 """Frames and series of pandas whose memory others refer to: with copy-on-write, a write to one of them must not reach the others.
 
-pandas counts who refers to a block of values, and copies it before a write if there are several. Pickling loses the count. A shallow copy
-that the reader holds is one more who refers to the blocks, so that pandas copies as it does in the notebook.
+pandas counts who refers to a block of values, and copies it before a write if there are several. Those that are sent keep count together
+(:mod:`..integrations.pandas`). For others, which are not, the reader holds a shallow copy, so that pandas copies as in the notebook.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _held: list[Any] | None = None
 
 
 class Referenced:
-    """Frames and series with blocks to which others refer; unpickling holds a shallow copy of each."""
+    """Frames and series with blocks to which objects refer that are not sent; unpickling holds a shallow copy of each."""
 
     def __init__(self, frames: list[Any]) -> None:
         self.frames = frames
@@ -44,11 +44,13 @@ def references_held() -> Iterator[None]:
 
 
 def referenced(objects: Iterable[object]) -> list[Referenced]:
-    """Return those of `objects` to whose memory others refer, as one object to send, if there are any."""
+    """Return those of `objects`, which are sent, to whose memory others refer, as one object to send, if there are any."""
     pandas: Any = sys.modules.get("pandas")
     if pandas is None or not _copies_on_write(pandas):
         return []
-    found = [obj for obj in objects if is_frame(obj) and _has_references(obj)]
+    sent = list(objects)
+    ids = {id(obj) for obj in sent}
+    found = [obj for obj in sent if is_frame(obj) and not ids.issuperset(map(id, _referring_to(obj)))]
     return [Referenced(found)] if found else []
 
 
@@ -56,5 +58,9 @@ def _copies_on_write(pandas: Any) -> bool:
     return int(pandas.__version__.partition(".")[0]) >= 3 or pandas.options.mode.copy_on_write is True
 
 
-def _has_references(frame: Any) -> bool:
-    return any(block.refs.has_reference() for block in frame._mgr.blocks)
+def _referring_to(frame: Any) -> Iterator[Any]:
+    """Yield the blocks and indexes that refer to the memory of a frame's or series' blocks, its own included."""
+    for block in frame._mgr.blocks:
+        for reference in block.refs.referenced_blocks:
+            if (found := reference()) is not None:
+                yield found

@@ -66,7 +66,16 @@ def items_of(obj: Any) -> Any:
             return contents_of(obj)
         case _ if is_iterator(obj):
             return standing_of(obj)
-    return obj.copy(deep=False) if is_frame(obj) else None
+    return _items_of_frame(obj) if is_frame(obj) else None
+
+
+def _items_of_frame(frame: Any) -> Any:
+    """Return a shallow copy, because of which pandas does not copy a block before it writes to one of the frame's."""
+    items = frame.copy(deep=False)
+    for block in items._mgr.blocks:
+        if (refs := getattr(block, "refs", None)) is not None:
+            refs.referenced_blocks = [reference for reference in refs.referenced_blocks if reference() is not block]
+    return items
 
 
 def restore_items(obj: Any, items: Any) -> None:
@@ -116,20 +125,11 @@ def restore_items(obj: Any, items: Any) -> None:
 
 
 def _restore_frame(frame: Any, items: Any) -> None:
-    kept = {_memory_of(block): block.refs for block in frame._mgr.blocks if getattr(block, "refs", None) is not None}
-    for block in items._mgr.blocks:  # others may refer to what has stayed, and pandas copies it before it writes to it
-        if (refs := kept.get(_memory_of(block))) is not None:
-            block.refs = refs
-            refs.add_reference(block)
     frame._update_inplace(items)
     frame.attrs = items.attrs
     frame.flags.allows_duplicate_labels = items.flags.allows_duplicate_labels
     if hasattr(items, "name") and frame.ndim == 1:
         frame.name = items.name
-
-
-def _memory_of(block: Any) -> int:
-    return block.values.ctypes.data if isinstance(block.values, np.ndarray) else id(block.values)
 
 
 def marks_of_frame(frame: Any) -> list[Any]:

@@ -68,6 +68,10 @@ def leaf_of(storage: torch.UntypedStorage) -> tuple[Leaf, Buffer]:
     return Leaf("storage", "uint8", (len(data),), storage.device.type, shared=is_shared(storage)), data.data
 
 
+_NOT_TRACKED = ("builtins", "types", "itertools", "pandas.core.internals.blocks", "pandas.core.internals.managers")
+"""Modules of classes whose instances do not change, or belong to a frame: a block that is kept would count as one more reference."""
+
+
 def trackable(objects: Iterable[object]) -> list[object]:
     """Return those of `objects` that can change in place or whose identity matters, in order.
 
@@ -80,6 +84,6 @@ def trackable(objects: Iterable[object]) -> list[object]:
                 kept.append(obj)
         elif is_found_by_id(obj) or place_of_registry(obj) is not None:
             continue
-        elif type(obj).__module__ not in ("builtins", "types", "itertools") or type(obj) in _CHANGEABLE or is_iterator(obj):
+        elif type(obj).__module__ not in _NOT_TRACKED or type(obj) in _CHANGEABLE or is_iterator(obj):
             kept.append(obj)
     return kept

@@ -25,7 +25,7 @@ from IPython.core.autocall import ExitAutocall
 from IPython.core.interactiveshell import InteractiveShell
 
 from ..system.interpreter import deep_recursion
-from .array_windows import PANDAS_BLOCKS, Region, Windows
+from .array_windows import Region, Windows
 from .known_memory import KnownMemory, place_of
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
 from .module_reducers import ModuleName
@@ -163,8 +163,6 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("open", None)  # it claims to be `io.open`, and cloudpickle would send it by value
             if kind is torch.device:
                 reference = ("device", str(obj))
-            if self._windows is not None and kind.__module__ == PANDAS_BLOCKS:
-                self._windows.leave(cast("Any", obj).values)
             if type(obj) is np.ndarray and obj.dtype.itemsize and shared_tensor(obj) is None:
                 reference = self._window(obj) or (("array", (self._array(obj), _gaps(obj))) if obj.dtype.kind in _NUMBERS else None)
         self._references[key] = reference

@@ -73,12 +73,13 @@ AGAIN = {
 """Other models and losses of what the rest of the corpus does: `pytest -m long` tries them."""
 WITH_A_KERNEL = {
     "accumulate", "arrays_over_tensors", "bar_over_loader", "batches_by_generator", "batchnorm", "custom_operators",
-    "data_sets_that_remember", "draws_by_name", "dropout_in_a_model", "folders_made_anew", "generators_by_name", "gradients_with_a_graph",
-    "held_functions", "imported_names", "iterable_dataset", "kept_exceptions", "kept_gradients", "label_missing_late", "lazy_and_saved",
-    "lbfgs", "left_out_of_pickles", "library_settings", "loaders_of_their_own", "made_on_a_device", "modules_beside", "nested_tensors",
-    "objects_with_slots", "open_log_files", "opened_images", "own_containers", "patched_libraries", "printing_tensors", "raw_parameters",
-    "reading_losses", "running_statistics", "scripted_in_another_cell", "settings_of_libraries", "shared_memory", "shared_variables",
-    "state_from_training_on", "state_in_attributes", "time_budget", "torchmetrics_objects",
+    "data_sets_that_remember", "draws_by_name", "dropout_in_a_model", "folders_made_anew", "frames_in_place", "generators_by_name",
+    "gradients_with_a_graph", "held_functions", "imported_names", "iterable_dataset", "kept_exceptions", "kept_gradients",
+    "label_missing_late", "lazy_and_saved", "lbfgs", "left_out_of_pickles", "library_settings", "loaders_of_their_own",
+    "made_on_a_device", "modules_beside", "nested_tensors", "objects_with_slots", "open_log_files", "opened_images", "own_containers",
+    "patched_libraries", "printing_tensors", "raw_parameters", "reading_losses", "running_statistics", "scripted_in_another_cell",
+    "settings_of_libraries", "shared_memory", "shared_variables", "state_from_training_on", "state_in_attributes", "time_budget",
+    "torchmetrics_objects",
 }
 """What depends on how a cell is sent, what comes home and what it finds of the notebook's: the others are tried on ranks each time."""
 NEED_AN_ENGINE = {
