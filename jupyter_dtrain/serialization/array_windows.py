@@ -63,9 +63,8 @@ class Windows:
 
     def leave(self, values: object) -> None:
         """Let an array be written by itself, for example new contents of an array that the reader has."""
-        array = getattr(values, "_ndarray", values)
-        if isinstance(array, np.ndarray):
-            self._alone[id(array)] = array
+        if isinstance(values, np.ndarray):
+            self._alone[id(values)] = values
 
     def has_left(self, array: Array) -> bool:
         """Return whether an array is written by itself."""
