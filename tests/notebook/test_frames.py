@@ -29,16 +29,22 @@ WRITES = [
 ]
 
 
-@pytest.mark.parametrize("write", WRITES)
-def test_writes_reach_who_shares_the_memory_as_in_the_notebook(notebook, write):
+def assert_same_as_in_the_notebook(notebook, setup, write, *later):
+    """Compare what `now` of the setup returns in the cell with `write`, after it and after each later cell, plain and on two engines."""
     found = {}
     for first in ("", "%%distribute --engines 2\n"):
-        notebook.run(SETUP)
+        notebook.run(setup)
         notebook.run(f"{first}{write}\ninside = now()")
         found[first] = [notebook.value("(inside, now())")]
-        notebook.run("df.loc[2, 'a'] = 6.0; ser.iloc[0] = 8.0")
-        found[first].append(notebook.value("now()"))
+        for code in later:
+            notebook.run(code.format(first=first))
+            found[first].append(notebook.value("now()"))
     assert found[""] == found["%%distribute --engines 2\n"]
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_writes_reach_who_shares_the_memory_as_in_the_notebook(notebook, write):
+    assert_same_as_in_the_notebook(notebook, SETUP, write, "df.loc[2, 'a'] = 6.0; ser.iloc[0] = 8.0")
 
 
 ARRAYS = """
@@ -76,14 +82,7 @@ TO_FRAMES = [
 
 @pytest.mark.parametrize("write", TO_FRAMES)
 def test_arrays_of_frames_show_writes_as_in_the_notebook(notebook, write):
-    found = {}
-    for first in ("", "%%distribute --engines 2\n"):
-        notebook.run(ARRAYS)
-        notebook.run(f"{first}{write}\ninside = now()")
-        found[first] = [notebook.value("(inside, now())")]
-        notebook.run("df.loc[2, 'a'] = 6.0; ser.iloc[1] = 8.0; col.iloc[1] = -3.; fr.loc[2, 'x'] = -1.; d2.iloc[1, 1] = 99.; base[3] = 42.")
-        found[first].append(notebook.value("now()"))
-    assert found[""] == found["%%distribute --engines 2\n"]
+    assert_same_as_in_the_notebook(notebook, ARRAYS, write, TO_FRAMES_LATER)
 
 
 MADE = """
@@ -139,23 +138,14 @@ LATER = [
     "if view is not None: view.iloc[1, 0] = -9.",
     "if s2 is not None: s2.iloc[0] = -10.",
     "ser.iloc[0] = 8.0; ds.f.loc[3, 'b'] = 5.; ds.f['a'] *= 2",
-    ("dt.iloc[1] = pd.Timestamp('1980'); ks.iloc[0, 0] = 4.; m.iloc[1, 0] = 4.5; ns.iloc[0] = 9; nul[1] = 7; "),
+    "dt.iloc[1] = pd.Timestamp('1980'); ks.iloc[0, 0] = 4.; m.iloc[1, 0] = 4.5; ns.iloc[0] = 9; nul[1] = 7",
 ]
 
 
 @pytest.mark.parametrize("write", one_of(3, MADE_IN_THE_CELL))
 def test_frames_that_the_cell_makes_share_memory_as_in_the_notebook(notebook, write):
-    found = {}
-    for first in ("", "%%distribute --engines 2\n"):
-        notebook.run(MADE)
-        notebook.run(f"{first}{write}\ninside = now()")
-        found[first] = [notebook.value("inside"), notebook.value("now()")]
-        for later in LATER:
-            notebook.run(later)
-            found[first].append(notebook.value("now()"))
-        notebook.run(f"{first}{LATER[0]}\n{LATER[5]}\ninside = now()")
-        found[first] += [notebook.value("inside"), notebook.value("now()")]
-    assert found[""] == found["%%distribute --engines 2\n"]
+    again = f"{{first}}{LATER[0]}\n{LATER[5]}\ninside = now()"
+    assert_same_as_in_the_notebook(notebook, MADE, write, *LATER, again, "made['inside'] = inside")
 
 
 def test_an_array_that_is_read_only_is_so_in_the_cell(notebook):
