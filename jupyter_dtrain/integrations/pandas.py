@@ -50,7 +50,7 @@ def _referring(make: Callable[..., Any], args: tuple[Any, ...], references: Any)
 
 
 def _set_state(frame: Any, state: tuple[tuple[str, Any], ...]) -> None:
-    """Set the state of a frame or series. It comes as no dict, which would be kept, and its blocks with it, as a change is looked for."""
+    """Set the state of a frame or series. A dict of it would be tracked for changes, and keep blocks that the frame has given up."""
     frame.__setstate__(dict(state))
 
 
@@ -60,11 +60,11 @@ class Pandas(Integration):
     settings: ClassVar = {"set_option": Setting(get=_options, set=_set_options, default={})}
 
     def reduce(self, obj: Any) -> Any:
-        """Return the reduce value of a block or index with its references, of references themselves, or of what has blocks."""
+        """Return the reduce value of a frame, series, block or index such that common memory keeps its references."""
         kind, pandas = type(obj), sys.modules["pandas"]
         if not hasattr(pandas, "Index"):  # its import is under way, or was made to fail
             return NotImplemented
-        if issubclass(kind, pandas.DataFrame | pandas.Series):
+        if issubclass(kind, (pandas.DataFrame, pandas.Series)):
             make, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
             return (make, args, tuple(state.items()), None, None, _set_state) if type(state) is dict and not any(rest) else NotImplemented
         if issubclass(kind, pandas.Index):

@@ -1,7 +1,7 @@
 """Frames and series of pandas whose memory others refer to: with copy-on-write, a write to one of them must not reach the others.
 
-pandas counts who refers to a block of values, and copies it before a write if there are several. Those that are sent keep count together
-(:mod:`..integrations.pandas`). For others, which are not, the reader holds a shallow copy, so that pandas copies as in the notebook.
+pandas counts who refers to a block of values, and copies it before a write if there are several. What is sent keeps these counts
+(:mod:`..integrations.pandas`). In the place of an object that refers to a block and is not sent, the reader holds a shallow copy.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def items_of(obj: Any) -> Any:
 
 
 def _items_of_frame(frame: Any) -> Any:
-    """Return a shallow copy, because of which pandas does not copy a block before it writes to one of the frame's."""
+    """Return a shallow copy that pandas does not count as a reference: else it would copy a block before it writes to `frame`."""
     items = frame.copy(deep=False)
     for block in items._mgr.blocks:
         if (refs := getattr(block, "refs", None)) is not None:
