@@ -19,6 +19,13 @@ def is_shared_value(obj: object) -> bool:
     return isinstance(obj, Content) and "_wrapper" in vars(obj)
 
 
+def content_of(obj: object) -> Any | None:
+    """Return the ctypes object of a ``Value`` or ``Array``, with or without a lock around it; ``None`` for all else."""
+    if is_shared_value(obj):
+        return obj
+    return obj.get_obj() if _is_synchronized(obj) else None  # type: ignore[attr-defined]
+
+
 def set_bytes(obj: Any, to: bytes) -> None:
     """Set shared numbers from bytes."""
     ctypes.memmove(ctypes.addressof(obj), to, len(to))
@@ -35,15 +42,20 @@ def reduced_shared_value(obj: Any) -> Any:
     if is_shared_value(obj):
         kind = type(obj)
         return _made, (kind._type_, obj._length_, bytes(obj)) if isinstance(obj, ctypes.Array) else (kind, None, bytes(obj))
-    kind = type(obj)
-    if kind.__module__ == "multiprocessing.sharedctypes" and kind.__name__ in _SYNCHRONIZED:
+    if _is_synchronized(obj):
         return _synchronized, (obj.get_obj(), obj.get_lock())
+    kind = type(obj)
     if kind.__module__ == "multiprocessing.synchronize" and kind.__name__ in ("Lock", "RLock"):
         if not obj.acquire(False):
             raise TypeError("cannot pickle a lock that is held")
         obj.release()
         return _lock, (kind.__name__,)
     return NotImplemented
+
+
+def _is_synchronized(obj: object) -> bool:
+    kind = type(obj)
+    return kind.__module__ == "multiprocessing.sharedctypes" and kind.__name__ in _SYNCHRONIZED
 
 
 def _made(kind: Any, length: int | None, content: bytes) -> Any:

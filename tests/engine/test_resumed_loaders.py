@@ -157,6 +157,46 @@ def test_what_workers_draw_where_nothing_is_split(data, more):
     check(f"{SETUP}loader = {loader}\n", "for e in range(3):\n    for x in loader: show(x)", step=4)
 
 
+COUNTED = """
+import multiprocessing
+counts, read = torch.zeros(8, dtype=torch.long).share_memory_(), multiprocessing.Value("i", 0)
+level = torch.zeros(1).share_memory_()  # set by the program, read by workers
+class Counted(Data):
+    def __getitem__(self, i):
+        counts[i] += 1
+        with read.get_lock():
+            read.value += 1
+        return torch.tensor([i + level[0] * 0])
+class CountedStream(IterableDataset):
+    def __init__(self, n):
+        self.n = n
+    def __iter__(self):
+        for i in range(get_worker_info().id, self.n, 2):
+            counts[i] += 1
+            with read.get_lock():
+                read.value += 1
+            yield torch.tensor([i + level[0] * 0])
+"""
+COUNTED_LOOP = """
+for e in range(2):
+    for x in loader:
+        show(x)
+        level += 1
+    trace.append((counts.tolist(), read.value, level.item()))
+"""
+
+
+def counted(data: str, more: str) -> str:
+    return f"{SETUP}{COUNTED}loader = DataLoader({data}, batch_size=2, num_workers=2, multiprocessing_context='fork'{more})\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "more"), [("Counted(7)", ", shuffle=True"), ("CountedStream(8)", ""), ("Counted(7)", ", persistent_workers=True")]
+)
+def test_what_workers_count_in_shared_memory(data, more):
+    check(counted(data, more), COUNTED_LOOP, step=3)
+
+
 @pytest.mark.parametrize("loop", one_of(2, ["for x in Bar(loader): show(x)", "for i, x in enumerate(loader): show(x)"]))
 def test_no_sample_is_loaded_twice(loop):
     setup = f"{SETUP}loader = DataLoader(Data(20_000), batch_size=2, shuffle=True)\nshow = lambda x: None\n"
@@ -278,3 +318,12 @@ def test_augmented_samples_on_two_ranks(ranks, more):
     for index in (1, 3, 7):
         for trace, *_ in ranks.call(2, on_a_rank, setup, EPOCHS, index):
             assert trace == expected, f"after {whole[0][1][index]}"
+
+
+@pytest.mark.parametrize("data", ["Counted(7)", "CountedStream(8)"])
+def test_what_workers_count_on_two_ranks(ranks, data):
+    setup, loop = counted(data, "") + MODEL, COUNTED_LOOP.replace("show", "step")
+    expected = plain(setup, loop).namespace["trace"]
+    for index in (None, 1, 3, 6):
+        for trace, *_ in ranks.call(2, on_a_rank, setup, loop, index):
+            assert trace == expected, f"after place {index}"

@@ -55,7 +55,6 @@ def assert_same_where_one_dies(notebook: Notebook, cell: CorpusCell, rank: int, 
 
 NOT_YET = {
     "wgan_gp": "a graph from before an inner loop, whose backward pass comes behind it, is lost with its engine",
-    "shared_memory": "what workers count in shared memory is counted again for samples that are read again",
 }
 
 

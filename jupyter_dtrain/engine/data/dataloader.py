@@ -24,11 +24,12 @@ from .fetch import Make, taking_rows
 from .fetch_effects import has_effects
 from .followed_stream import FollowedStream, check_replayed, is_followed
 from .iterable import Streams
-from .iteration_places import IteratorState, SourceState
+from .iteration_places import IteratorState
 from .iterator_state import Begin, IteratorLog, LoaderIterator
 from .joined_batches import JoinedBatches
 from .loader_plan import Checks, LoaderPlans
 from .sharded_iterator import OnBatch, Place, SplitBatches, WatchedBatches
+from .source_state import SourceState
 from .worker_rng import iterate
 from .worker_states import can_live, living, set_living
 
@@ -145,6 +146,7 @@ class ShardedLoaders:
             present = SourceState(cursor.loader)
             begin(start)  # draws the order as well
             batches.skip(to_load)
+            cursor.start.keep_changes(to_load)
             present.set()
             if asked is not None:
                 asked.set_collate()
@@ -153,6 +155,7 @@ class ShardedLoaders:
             batches.count = cursor.taken
             batches.begin_again = begin_again
         batches.skip(to_load)
+        cursor.start.keep_changes(to_load)
         if to_load:
             check_replayed(cursor, last, self._say)
         return batches

@@ -19,10 +19,11 @@ from .batch_layout import UnknownBatch, cut, length_of
 from .collate import Collation, CutAfterLoading
 from .fetch import Make, copy_of
 from .iterable import Stream, Streams
-from .iteration_places import IteratorState, SourceState
+from .iteration_places import IteratorState
 from .loader_plan import Division, LoaderPlan, LoaderPlans
 from .own_iterators import iterates_itself
 from .sharded_iterator import FirstBatch
+from .source_state import SourceState
 from .sources import Check, Loaded, LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
 from .worker_states import with_attributes
 
@@ -52,7 +53,8 @@ class Iteration:
 
     def note_draws(self) -> None:
         """Record in the cursor whether workers draw numbers or keep state, so that a resumed run must load skipped batches again."""
-        self.cursor.draws_in_workers |= self.loader.num_workers > 0 and (self.plan.draws or self.plan.leaves_effects)
+        if self.loader.num_workers:
+            self.cursor.draws_in_workers |= self.plan.draws or self.plan.leaves_effects
 
 
 class DividedSources:

@@ -8,7 +8,7 @@ call by name (:mod:`.stores`), because a side effect may be missing for the firs
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from itertools import islice
@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader
 from ...analysis.code_objects import closed_over, names_in, original_code
 from ...serialization.python_reducers import attribute_holders
 from ...serialization.shared_tensors import is_in_shared_memory, shared_tensor
-from ...serialization.shared_values import is_shared_value
+from ...serialization.shared_values import content_of, is_shared_value
 from ..tensor.placement_types import GlobalTensor
 from ..user_frames import is_users, is_users_module
 from .fetch import has_rows
@@ -43,22 +43,25 @@ _OF_DATA_SETS = {"__getitem__": Kind.NEW, "__getitems__": Kind.NEW}
 
 def has_effects(loader: DataLoader[Any]) -> bool:
     """Return whether fetching and collating samples of `loader` may change existing objects, print, or write files."""
-    if has_rows(loader):
-        return False
-    reached = _Reached()
-    reached.enter(loader.dataset)
-    reached.collate(loader.collate_fn)
-    return reached.have_effects()
+    return not has_rows(loader) and _Reached.from_loader(loader).have_effects()
 
 
 def tells_others(loader: DataLoader[Any]) -> bool:
     """Return whether reading iterable data in a worker may print or write to shared memory: one process must then read all of it."""
-    reached = _Reached()
-    reached.enter(loader.dataset)
-    reached.collate(loader.collate_fn)
+    reached = _Reached.from_loader(loader)
     reached.enter(loader.worker_init_fn)
     has_effects = reached.have_effects()
-    return not reached.names.isdisjoint(_PRINTS) or (reached.shares_memory and has_effects)
+    return not reached.names.isdisjoint(_PRINTS) or (bool(reached.shared) and has_effects)
+
+
+def shared_and_changed(loader: DataLoader[Any]) -> list[Any]:
+    """Return the memory shared between processes that fetching and collating samples may change: tensors, and contents of a ``Value``."""
+    reached = _Reached.from_loader(loader)
+    if has_rows(loader) or not reached.have_effects():
+        return []
+    tensors = {held.untyped_storage().data_ptr(): held for held in reached.shared if isinstance(held, torch.Tensor)}
+    contents = [content for held in reached.shared if (content := content_of(held)) is not None]
+    return [*tensors.values(), *{id(content): content for content in contents}.values()]
 
 
 @dataclass(frozen=True)
@@ -76,13 +79,21 @@ class _Reached:
 
     keeps_results: bool = False
     """A function that caches results, a bound method of a list (``log = notes.append``) or a layer that keeps statistics is called."""
-    shares_memory: bool = False
-    """A tensor, an array or a ``multiprocessing.Value`` lies in memory shared between processes."""
+    shared: list[Any] = field(default_factory=list)
+    """Tensors, parts of a ``multiprocessing.Value``, locks and the like, which processes share."""
     called: dict[FunctionType, _Called] = field(default_factory=dict)
     names: set[str] = field(default_factory=set)
     _pending: deque[Any] = field(default_factory=deque)
     _seen: dict[int, Any] = field(default_factory=dict)
     _kinds: set[type] = field(default_factory=set)
+
+    @classmethod
+    def from_loader(cls, loader: DataLoader[Any]) -> _Reached:
+        """Return what a loader's dataset and collate function reach, to be visited."""
+        reached = cls()
+        reached.enter(loader.dataset)
+        reached.collate(loader.collate_fn)
+        return reached
 
     def enter(self, value: object) -> None:
         """Add an object to visit."""
@@ -118,7 +129,7 @@ class _Reached:
         return any(writes.shared for _, writes in found) or _is_given_what_it_changes(found)
 
     def _look(self, value: Any) -> None:
-        self.shares_memory |= _is_in_shared_memory(value)
+        self.shared += _shared_in(value)
         if isinstance(value, _PLAIN) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
@@ -162,7 +173,7 @@ class _Reached:
         self._pending.extend(closed_over(function))
         for name in names:
             value = function.__globals__.get(name)
-            self.shares_memory |= any(map(_is_in_shared_memory, _parts_of(value)))
+            self.shared += [shared for part in _parts_of(value) for shared in _shared_in(part)]
             if isinstance(value, ModuleType):
                 if is_users_module(value.__name__):
                     self._pending.extend(vars(value).get(other) for other in names)
@@ -196,12 +207,12 @@ def _changes_its_own(method: Any) -> bool:
     return not isinstance(owner, ModuleType | type | None) and (name in MUTATING or name in _WRITERS)
 
 
-def _is_in_shared_memory(value: object) -> bool:
-    if isinstance(value, np.ndarray):
-        return shared_tensor(value) is not None
-    if isinstance(value, torch.Tensor):  # a batch of the cell's is not shared, though a dataset's attribute may have its name
-        return not isinstance(value, GlobalTensor) and is_in_shared_memory(value)
-    return is_shared_value(value) or type(value).__module__.startswith("multiprocessing.")
+def _shared_in(value: Any) -> Sequence[Any]:
+    """Return what a value has in memory shared between processes: nothing, or one object."""
+    tensor = shared_tensor(value) if isinstance(value, np.ndarray) else value
+    if isinstance(tensor, torch.Tensor):  # a batch of the cell's is not shared, though a dataset's attribute may have its name
+        return () if isinstance(tensor, GlobalTensor) or not is_in_shared_memory(tensor) else (tensor,)
+    return (value,) if is_shared_value(value) or type(value).__module__.startswith("multiprocessing.") else ()
 
 
 def _parts_of(value: object) -> Iterator[object]:

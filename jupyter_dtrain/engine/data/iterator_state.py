@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from ..timing import DATA, Counted
-from .iteration_places import IteratorState, SourceState, go_on, passes_on
+from .iteration_places import IteratorState, go_on, passes_on
+from .source_state import SourceState
 
 
 class LoaderIterator:

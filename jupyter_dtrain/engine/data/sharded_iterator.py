@@ -11,7 +11,7 @@ from ..tensor.batch_shard import BatchShard
 from .batch_layout import Layout, UnknownBatch
 from .collate import CutAfterLoading
 from .iterable import Stream
-from .iteration_places import SourceState
+from .source_state import SourceState
 from .sources import Source
 
 Place = Callable[[Any, BatchShard, Layout | None], Any]

@@ -10,7 +10,8 @@ from typing import Any, NoReturn, Protocol
 
 from ...analysis.ast_nodes import LIVE
 from ...analysis.resume_points import Unit
-from ..data.iteration_places import IteratorState, SourceState
+from ..data.iteration_places import IteratorState
+from ..data.source_state import SourceState
 from .beginnings import Beginning
 from .iterable_kinds import is_progress_bar
 from .jump_path import PROGRESS, JumpPath

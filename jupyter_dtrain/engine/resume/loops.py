@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any
 
 from ...analysis.ast_nodes import LIVE
-from ..data.iteration_places import IteratorState, SourceState
+from ..data.iteration_places import IteratorState
+from ..data.source_state import SourceState
 from .beginnings import Beginning, begins_its_own_way
 from .call_stack import call_without
 from .jump import Jump
