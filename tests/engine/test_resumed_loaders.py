@@ -320,6 +320,19 @@ def test_augmented_samples_on_two_ranks(ranks, more):
             assert trace == expected, f"after {whole[0][1][index]}"
 
 
+@pytest.mark.parametrize("more", one_of(2, ["", ", persistent_workers=True"]))
+def test_what_workers_keep_of_earlier_samples(more):
+    mixed = """
+class Mixed(Data):
+    before = 0.0
+    def __getitem__(self, i):
+        mixed, self.before = super().__getitem__(i) + self.before, float(i)
+        return mixed
+"""
+    loader = f"DataLoader(Mixed(7), batch_size=2, shuffle=True, num_workers=2, multiprocessing_context='fork'{more})"
+    check(f"{SETUP}{MODEL}{mixed}loader = {loader}\n", EPOCHS, step=3)
+
+
 @pytest.mark.parametrize("data", ["Counted(7)", "CountedStream(8)"])
 def test_what_workers_count_on_two_ranks(ranks, data):
     setup, loop = counted(data, "") + MODEL, COUNTED_LOOP.replace("show", "step")

@@ -18,6 +18,7 @@ from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
 from .collate import Collation, CutAfterLoading
 from .fetch import Make, copy_of
+from .fetch_effects import has_effects
 from .iterable import Stream, Streams
 from .iteration_places import IteratorState
 from .loader_plan import Division, LoaderPlan, LoaderPlans
@@ -54,7 +55,7 @@ class Iteration:
     def note_draws(self) -> None:
         """Record in the cursor whether workers draw numbers or keep state, so that a resumed run must load skipped batches again."""
         if self.loader.num_workers:
-            self.cursor.draws_in_workers |= self.plan.draws or self.plan.leaves_effects
+            self.cursor.draws_in_workers |= self.plan.draws or self.plan.leaves_effects or has_effects(self.loader)
 
 
 class DividedSources:
