@@ -191,7 +191,13 @@ def counted(data: str, more: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("data", "more"), [("Counted(7)", ", shuffle=True"), ("CountedStream(8)", ""), ("Counted(7)", ", persistent_workers=True")]
+    ("data", "more"),
+    [
+        ("Counted(7)", ", shuffle=True"),
+        ("Counted(7)", ", persistent_workers=True"),
+        ("CountedStream(8)", ""),
+        ("CountedStream(8)", ", persistent_workers=True"),
+    ],
 )
 def test_what_workers_count_in_shared_memory(data, more):
     check(counted(data, more), COUNTED_LOOP, step=3)

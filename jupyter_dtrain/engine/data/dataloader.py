@@ -30,7 +30,7 @@ from .joined_batches import JoinedBatches
 from .loader_plan import Checks, LoaderPlans
 from .sharded_iterator import OnBatch, Place, SplitBatches, WatchedBatches
 from .source_state import SourceState
-from .worker_rng import iterate
+from .worker_rng import iterate, with_noted_seed
 from .worker_states import can_live, living, set_living
 
 _ANEW = (
@@ -171,7 +171,7 @@ class ShardedLoaders:
 
         def original(used: DataLoader[Any]) -> Any:
             if cursor.split and not can_live(cursor.loader):
-                return self._followed(make(used), cursor)  # draws of split loaders are found elsewhere
+                return self._followed(with_noted_seed(make, used, cursor.loader), cursor)  # draws of split loaders are found elsewhere
             return self._followed(iterate(make, used, cursor.loader, before=cursor.living, on_draw=note_draws), cursor)
 
         def on_other(share: BatchShard | None) -> None:

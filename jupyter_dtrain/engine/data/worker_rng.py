@@ -51,7 +51,7 @@ def iterate(
     if isinstance(used.__dict__["_iterator"], WorkerStates):
         used._iterator = None
     if isinstance(loader.dataset, IterableDataset):
-        return _with_noted_seed(make, used, loader) if used.persistent_workers and used._iterator is None else make(used)
+        return with_noted_seed(make, used, loader)
     if used.persistent_workers and used._iterator is not None:  # its workers are running
         return _Telling(make(used), loader, before, on_draw)
     source = used.generator if used.generator is not None else torch.default_generator
@@ -64,8 +64,11 @@ def iterate(
         return _Telling(make(used), loader, before, on_draw)
 
 
-def _with_noted_seed(make: Callable[[DataLoader[Any]], Any], used: DataLoader[Any], loader: DataLoader[Any]) -> Any:
-    """Start persistent workers of iterable data; note their seed."""
+def with_noted_seed(make: Callable[[DataLoader[Any]], Any], used: DataLoader[Any], loader: DataLoader[Any]) -> Any:
+    """Return an iterator over `used`, a loader or its copy; if it starts persistent workers of iterable data, note their seed."""
+    starts = isinstance(loader.dataset, IterableDataset) and used.persistent_workers and used._iterator is None
+    if not starts or used.generator is not loader.generator:  # a copy for one of the workers, whose seed is noted before
+        return make(used)
     found = started_before(loader)
     with with_changed(used, generator=used.generator if found is None else found.source()):
         made = make(used)

@@ -2,8 +2,7 @@
 
 The cell's code is rewritten (:mod:`...analysis.rewrite`), so every loop of the cell and of its functions asks here for its next item. At
 such a boundary the values of names and the states of loops are the full state of the run. To resume in another process, the values are
-restored first, and the cell is started with a position to jump to. It runs only the statements around that position, through the calls
-that lead to it, and is live from there.
+restored first. The cell then starts with a position to jump to, and runs only the statements and calls that lead there.
 """
 
 from __future__ import annotations
