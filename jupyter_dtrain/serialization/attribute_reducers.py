@@ -17,6 +17,7 @@ from ..integrations.registry import reduced_by_library
 from .archives import gives_up_what_it_shares, reduced_archive
 from .container_reducers import set_attributes
 from .custom_reduce import reduced_as_it_is
+from .linked_attributes import link, linked_dict
 from .python_reducers import (
     bare,
     slots_of,
@@ -35,10 +36,11 @@ def as_it_was(obj: Any) -> Any:
         return NotImplemented
     custom_reduce = hasattr(kind, "__getattr__") or (kind.__setattr__ is not object.__setattr__ and bool(slots_of(kind)))
     asks = custom_reduce and not hasattr(kind, "__setstate__") and not isinstance(obj, type)
+    linked = linked_dict(obj)  # before the next line refers to it
     own: Any = getattr(obj, "__dict__", None)
     takes_away = type(own) is dict and isinstance(getattr(kind, "__getstate__", None), FunctionType)
     is_made = wants_arguments(kind)
-    if not (asks or takes_away or is_made):
+    if not (asks or takes_away or is_made or linked is not None):
         return NotImplemented
     before = dict(own) if takes_away else {}
     function, args, state, *rest = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
@@ -49,7 +51,16 @@ def as_it_was(obj: Any) -> Any:
     elif takes_away and (changed or own.keys() != before.keys()):
         become(obj, before)
         return function, args, before, None, None, become
+    if linked is not None and not takes_away:
+        slots = state[1] if isinstance(state, tuple) else None
+        return function, args, (linked, slots), *rest, _link
     return function, args, state, *rest, *((set_attributes,) if asks else ())
+
+
+def _link(obj: Any, state: tuple[dict[str, Any], dict[str, Any] | None]) -> None:
+    own, slots = state
+    link(obj, own)
+    set_attributes(obj, (None, slots))
 
 
 _WAYS_OF_LAYERS: tuple[Callable[[Any], Any], ...] = (reduced_by_library, reduced_as_it_is, reduced_archive, as_it_was)

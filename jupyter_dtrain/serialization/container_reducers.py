@@ -11,6 +11,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from .linked_attributes import link, linked_dict
+
 
 def reduced_container(obj: Any) -> Any:
     """Return the reduce value of a container subclass, or of any deque; ``NotImplemented`` for built-in or customized classes."""
@@ -23,7 +25,8 @@ def reduced_container(obj: Any) -> Any:
     if kind is base:
         return NotImplemented
     function, args, contents = empty_container(obj, base)
-    return function, args, (contents, obj.__getstate__()), None, None, _fill
+    own = linked_dict(obj)
+    return function, args, (contents, obj.__getstate__() if own is None else None, own), None, None, _fill
 
 
 def empty_container(obj: Any, base: Any) -> tuple[Any, tuple[Any, Any], tuple[list[Any], Any]]:
@@ -73,10 +76,12 @@ def fill_container(obj: Any, contents: tuple[list[Any], Any]) -> None:
         base.extend(obj, items)
 
 
-def _fill(obj: Any, parts: tuple[tuple[list[Any], Any], Any]) -> None:
-    contents, state = parts
+def _fill(obj: Any, parts: tuple[tuple[list[Any], Any], Any, dict[str, Any] | None]) -> None:
+    contents, state, own = parts
     fill_container(obj, contents)
-    if state is not None and hasattr(type(obj), "__setstate__"):
+    if own is not None:
+        link(obj, own)
+    elif state is not None and hasattr(type(obj), "__setstate__"):
         obj.__setstate__(state)
     else:
         set_attributes(obj, state)

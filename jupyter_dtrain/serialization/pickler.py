@@ -28,6 +28,7 @@ from ..system.interpreter import deep_recursion
 from .array_windows import Region, Windows
 from .known_memory import KnownMemory, place_of
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
+from .linked_attributes import linked_dict
 from .module_reducers import ModuleName
 from .python_reducers import reduced_code, with_annotations
 from .reducers import reduced
@@ -111,7 +112,9 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self.globals_ref[id(namespace)] = namespace
         for index, obj in enumerate(known):
             if isinstance(obj, ModuleType):
-                self._globals(obj, ("known globals", index))
+                self._globals(obj, ("known dict", index))
+            elif (own := linked_dict(obj)) is not None:
+                self._references.setdefault(id(own), ("known dict", index))
         for module in modules:
             self._globals(module, ("globals", module.__name__))
 

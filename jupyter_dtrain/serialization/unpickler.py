@@ -83,7 +83,7 @@ class Unpacker(pickle.Unpickler):
             return self._librarys.object_at(*value)
         if kind == "known":
             return self._known[value]
-        if kind == "known globals":
+        if kind == "known dict":
             return vars(self._known[value])
         if kind in ("module", "globals"):
             module = self._modules.setdefault(value, ModuleType(value))

@@ -39,6 +39,8 @@ CASES = {
     "bound method": (LINEAR + "forward = model.forward", "forward.__self__ is model"),
     "partial": ("from functools import partial\nbase = [1]\ndef f(a, b, *, c): return a, b, c\np = partial(f, base, c=base)", "r = p(2); r, r[0] is base and r[2] is base"),
     "a part of a weight that was changed since": (LINEAR + "part = model.weight.split(1, 1)[0]\nwith torch.no_grad(): model.weight.zero_()", "part.detach().tolist()"),
+    "an object's attributes by another name": ("import argparse, dataclasses\nclass A: pass\n@dataclasses.dataclass\nclass B:\n    x: int = 1\na = A(); a.x = 1; own = vars(a); args = argparse.Namespace(lr=1); cfg = vars(args); b = B(); held = [cfg, b.__dict__]", "a.x = 2; own['y'] = 3; cfg['lr'] = 5; held[1]['x'] = 7; own['x'], a.y, args.lr, held[0] is cfg, vars(args) is cfg, b.x"),
+    "a dict that is its own attributes": ("class C(dict):\n    def __init__(self, *a, **k): super().__init__(*a, **k); self.__dict__ = self\nc = C(lr=1, n=C(x=2)); d = C()", "c.lr = 2; c['z'] = 1; d.q = 5; c['lr'], c.z, c.__dict__ is c, c.n.x, d, sorted(c)"),
     # functions
     "functions of several cells share one set of globals": ("k = 1\ndef f(): return k\ndef g(): return f() + k", "k = 5; f(), g(), f.__globals__ is g.__globals__"),
     "global that only a function's function reads": ("deep = [1]\ndef a(): return b()\ndef b(): return c()\nc = lambda: deep", "a()"),
