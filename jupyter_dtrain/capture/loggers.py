@@ -82,7 +82,11 @@ class LoggerChange:
 
 
 def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any]) -> LoggerChange:
-    logger = logging.getLogger(None if name == ROOT else name)
+    change = LoggerChange(name, settings, handlers, filters)
+    if _waiting is not None:
+        _waiting.append(change)
+        return change
+    logger = _logger(name)
     _set({name: logger}, {name: settings}, logging.root.manager.disable)
     if not settings.handled:
         logger.handlers.clear()
@@ -90,15 +94,48 @@ def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler
         logger.addHandler(handler)
     for one in filters:
         logger.addFilter(one)
-    return LoggerChange(name, settings, handlers, filters)
+    return change
 
 
-_changes: list[LoggerChange] = []
+@dataclass(frozen=True)
+class _Before:
+    """Loggers when a cell began; `but`: prefixes of loggers that are left alone."""
+
+    but: tuple[str, ...]
+    parts: Mapping[str, tuple[LoggerSettings, list[logging.Handler], list[Any]]]
+
+    def changes(self) -> Iterator[LoggerChange]:
+        for name, logger in _loggers():
+            is_librarys = _is_librarys(name)  # which may have made the handlers when it was imported, as it will in the notebook
+            if name in _OF_THE_KERNEL or f"{name}.".startswith(self.but) or (name not in self.parts and is_librarys):
+                continue
+            first, handlers, filters = self.parts.get(name, (_UNSET, [], []))
+            new = [] if is_librarys else [handler for handler in logger.handlers if handler not in handlers]
+            new_filters = [] if is_librarys else [one for one in logger.filters if one not in filters]
+            handlers = [*logger.handlers] if is_librarys else handlers
+            kept = not handlers or any(handler in logger.handlers for handler in handlers)
+            now = replace(_settings(logger), handled=kept)
+            if new or new_filters or replace(first, handled=True) != now:
+                yield LoggerChange(name, now, new, new_filters)
+
+    def undo(self, change: LoggerChange) -> None:
+        """Take back what the cell has added."""
+        name, _, new, _ = change.parts
+        logger = _logger(name)
+        _close_files(new)
+        if not _is_librarys(name):
+            _, logger.handlers[:], logger.filters[:] = self.parts.get(name, (_UNSET, [], []))
+
+
+_before: _Before | None = None  # of the cell that runs
+_changes: list[LoggerChange] = []  # of the cell that has ended last
+_to_make: list[LoggerChange] = []  # of a cell that resumes
+_waiting: list[LoggerChange] | None = None
 
 
 def logger_changes() -> list[LoggerChange]:
-    """Return what the cell that has ended last has changed of loggers."""
-    return _changes
+    """Return what the cell that runs, or else that has ended last, has changed of loggers."""
+    return [*_changes] if _before is None else [*_before.changes()]
 
 
 @contextmanager
@@ -108,31 +145,36 @@ def changes_forgotten() -> Iterator[None]:
         yield
     finally:
         _changes.clear()
+        _to_make.clear()
+
+
+@contextmanager
+def made_in_the_cell() -> Iterator[None]:
+    """Make changes that are unpickled in the ``with`` block only when the cell goes on: they are its own."""
+    global _waiting
+    _waiting = []
+    try:
+        yield
+    finally:
+        _to_make[:], _waiting = _waiting, None
 
 
 @contextmanager
 def changes_noted(but: tuple[str, ...]) -> Iterator[None]:
     """Note what is changed of loggers in the ``with`` block, and undo what it adds to them; not of those with the prefixes `but`."""
+    global _before
     _changes.clear()
-    before = {name: (_settings(logger), [*logger.handlers], [*logger.filters]) for name, logger in _loggers()}
+    _before = _Before(but, {name: (_settings(logger), [*logger.handlers], [*logger.filters]) for name, logger in _loggers()})
     try:
+        for change in _to_make:
+            _changed(*change.parts)
         yield
     finally:
-        for name, logger in _loggers():
-            is_librarys = _is_librarys(name)  # which may have made the handlers when it was imported, as it will in the notebook
-            if name in _OF_THE_KERNEL or f"{name}.".startswith(but) or (name not in before and is_librarys):
-                continue
-            first, handlers, filters = before.get(name, (_UNSET, [], []))
-            if is_librarys:
-                handlers, filters = [*logger.handlers], [*logger.filters]
-            new = [handler for handler in logger.handlers if handler not in handlers]
-            new_filters = [one for one in logger.filters if one not in filters]
-            kept = not handlers or any(handler in logger.handlers for handler in handlers)
-            now = replace(_settings(logger), handled=kept)
-            if new or new_filters or replace(first, handled=True) != now:
-                _close_files(new)
-                _changes.append(LoggerChange(name, now, new, new_filters))
-                logger.handlers[:], logger.filters[:] = handlers, filters
+        _to_make.clear()
+        _changes.extend(_before.changes())
+        for change in _changes:
+            _before.undo(change)
+        _before = None
 
 
 def _close_files(handlers: list[logging.Handler]) -> None:
@@ -156,6 +198,10 @@ def _loggers() -> Iterator[tuple[str, logging.Logger]]:
     for name, logger in logging.root.manager.loggerDict.copy().items():
         if isinstance(logger, logging.Logger):
             yield name, logger
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == ROOT else name)
 
 
 def _settings(logger: logging.Logger) -> LoggerSettings:

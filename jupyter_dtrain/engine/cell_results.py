@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..capture.loggers import logger_changes
+from ..capture.loggers import logger_changes, made_in_the_cell
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, restore, restore_all
 from ..serialization.custom_reduce import go_back
@@ -180,7 +180,8 @@ class CellResults:
         head: Head = unpacker.load()
         changed = {**head.changes.changed, **{index: unpacker.load() for index in head.others}}
         bound = {name: unpacker.load() for name in head.names}
-        unpacker.load()  # states of libraries, which are restored by unpickling
+        with made_in_the_cell():
+            unpacker.load()  # states of libraries, which are restored by unpickling
         unpacker.load()  # value of the last line: none yet
         extra: list[dict[str, Any]] = unpacker.load()
         objects: list[object] = unpacker.load()

@@ -61,6 +61,33 @@ def test_lines_of_steps_that_are_computed_again_are_there_once(two, rank):
     assert (notebook.folder / "log.txt").read_text().splitlines() == [f"batch {number}" for number in range(25)]
 
 
+LOGGING_CELL = f"""
+class Counter(logging.Handler):
+    count = 0
+    def emit(self, record):
+        self.count += 1
+
+counter = Counter()
+logging.basicConfig(filename="cells.txt", filemode="w", level=logging.INFO, format="%(levelname)s %(message)s", force=True)
+kept = logging.getLogger("written.kept")
+kept.addHandler(counter)
+logging.getLogger("written.quiet").setLevel(logging.ERROR)
+{BATCHES}
+    kept.info("batch %d", number)
+    logging.getLogger("written.quiet").warning("not told")
+"""
+
+
+@pytest.mark.parametrize("rank", one_of(2, [0, 1]))
+def test_logging_that_the_cell_has_set_up_goes_on(two, rank):
+    notebook = two.notebook
+    notebook.run("import logging\nmake()")
+    run_and_kill(two, LOGGING_CELL, rank)
+    assert (notebook.folder / "cells.txt").read_text().splitlines() == [f"INFO batch {number}" for number in range(25)]
+    assert notebook.value("counter.count, kept.handlers == [counter], len(logging.root.handlers)") == (25, True, 1)
+    notebook.run("logging.root.handlers[0].close(); logging.root.handlers.clear()")
+
+
 FILES = """
 import shutil
 from pathlib import Path
