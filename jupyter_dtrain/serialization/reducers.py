@@ -29,6 +29,7 @@ from .cached_functions import is_notebooks, reduced_cached
 from .container_reducers import reduced_container, reduced_own, set_attributes
 from .context_variables import reduced_variable
 from .custom_reduce import leaves_out, reduced_as_it_is
+from .dict_views import reduced_dict_view
 from .enumerations import reduced_enumeration
 from .global_hooks import reduced_registry
 from .gpu_reducers import reduced_stream
@@ -154,6 +155,7 @@ _WAYS: tuple[Callable[[Any], Any], ...] = (
         _of_other_class,
         reduced_own,
         reduced_sharing,
+        reduced_dict_view,
     ),
     reduced_array,
     *(reduced_compiled, reduced_operator, reduced_profile, reduced_renamed, reduced_exception, reduced_value, reduced_library_function),
