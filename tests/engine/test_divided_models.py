@@ -94,12 +94,25 @@ def backend(graph, inputs):
         assert sum("not compiled" in note for note in of_rank["notes"]) == 1
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_models_of_another_type_are_refused_in_a_sentence(ranks, strategy):
-    cell = LOOP + "model.bfloat16(); losses.append(model.eval()(X.bfloat16()).argmax(1)); model.double()\n"
-    with pytest.raises(RankError, match=r"`data` was set to a tensor of another shape, type or device\. Use `--strategy auto`\."):
-        ranks.call(prod(STRATEGIES[strategy].values()), run_divided_cell, strategy, MLP, cell, STATE)
+CONVERTED = {
+    "before training": "model.double()\n" + LOOP,
+    "by its parameters": "for p in model.parameters(): p.data = p.data.double()\n" + LOOP,
+    "and a layer": "model[0].to(torch.float64); model.to('cpu', torch.float64, non_blocking=True)\n" + LOOP,
+    "after a step": LOOP.replace("model(x)", "model(x.float())") + "model.double()\n" + LOOP.replace("epoch in range(2)", "epoch in ()"),
+    "to evaluate": "model.double()\n"
+    + LOOP
+    + "model.bfloat16(); losses.append(model.eval()(X.bfloat16()).argmax(1).tolist()); model.double()\n",
+    "with its gradients": "model.double(); model(X).sum().backward(); model.float(); model.double(); optimizer.step()\n" + LOOP,
+}
+
+
+@pytest.mark.parametrize(
+    ("how", "strategy"), marked(product(CONVERTED, STRATEGIES), [("before training", "tensor 2"), ("to evaluate", "zero3 2")])
+)
+def test_models_that_the_cell_converts(ranks, how, strategy):
+    setup = MLP.replace("model = nn.Sequential(*blocks)", "model = nn.Sequential(*blocks).float()")
+    tolerance = 1e-5 if how == "after a step" else TOLERANCE
+    assert check(ranks, strategy, setup, CONVERTED[how], STATE, tolerance=tolerance)
 
 
 @pytest.mark.parametrize(

@@ -52,3 +52,16 @@ def test_an_engine_is_killed_after_errors_in_steps(two, strategy):
         run.wait_for_snapshot(cell)
         os.kill(run.pids[1], signal.SIGKILL)
         assert "Lost rank 1 (its process has ended): resuming from step " in run.finish(cell)
+
+
+CONVERTING = SETUP.replace("nn.Linear(96, 2)\n    )", "nn.Linear(96, 2)\n    ).float()").replace("model.train()", "model.double().train()")
+
+
+@pytest.mark.parametrize("strategy", ["zero3", *(pytest.param(one, marks=pytest.mark.long) for one in ("pipeline", "tensor"))])
+def test_an_engine_is_killed_after_the_cell_has_converted_the_model(two, strategy):
+    with two.another(CONVERTING, options=f"--strategy {strategy}") as run:
+        cell = run.start(f"--strategy {strategy}")
+        run.wait_for_snapshot(cell)
+        os.kill(run.pids[1], signal.SIGKILL)
+        assert "Lost rank 1 (its process has ended): resuming from step " in run.finish(cell)
+        assert run.notebook.value("{str(p.dtype) for p in model.parameters()}") == {"torch.float64"}

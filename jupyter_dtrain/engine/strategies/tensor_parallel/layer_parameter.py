@@ -41,11 +41,10 @@ class LayerParameter(ParameterShard):
     def __init__(
         self, parameter: nn.Parameter, storage: SharedRows, *, memory: SharedMemory, columns: Columns, places: Sequence[int], **options: Any
     ) -> None:
+        self._block: torch.Tensor | None = None  # its rows, and those that other ranks have for it
         super().__init__(parameter, storage, **options)
         self._memory, self.columns, self._places = memory, columns, places
-        self._block: torch.Tensor | None = None  # its rows, and those that other ranks have for it
         with quiet():
-            self._alias = self.rows.data  # whose version is the parameter's, for who has computed with it
             self._aged = parameter._version
         self._found: torch.Tensor | None = None  # of the gradient, in a pass
 
@@ -84,6 +83,13 @@ class LayerParameter(ParameterShard):
     def has_rows_of(self, value: GlobalTensor) -> bool:
         """Return whether `value` is sharded as the parameter is. No placement says so for a stacked parameter."""
         return not self.is_packed and super().has_rows_of(value)
+
+    def store_in(self, storage: SharedRows) -> None:
+        """Have the rows in `storage` from now on."""
+        super().store_in(storage)
+        self._block = None
+        with quiet():
+            self._alias = self.rows.data  # whose version is the parameter's, for who has computed with it
 
     def forget_block(self) -> None:
         """Free the rows of other groups, except those that autograd graphs have saved."""

@@ -138,6 +138,16 @@ class ParameterRegistry:
         self.freed.know([parameter.nbytes for parameter in parameters])
         self.memory.barrier(self._number)  # all have copied their rows
 
+    def convert(self, shards: Sequence[ParameterShard]) -> None:
+        """Allocate memory for the rows of those `shards` whose type is new (``model.bfloat16()``). Collective, if there are any."""
+        now = [(shard, shard.parameter.dtype) for shard in shards if self._shards.get(shard.parameter) is shard]
+        new = [(shard, dtype) for shard, dtype in now if dtype != shard.dtype]
+        if new:
+            storages = self._allocate([shard.storage.kind._replace(dtype=dtype) for shard, dtype in new])
+            for (shard, _), storage in zip(new, storages, strict=True):
+                shard.store_in(storage)
+            self.freed.know([shard.nbytes for shard, _ in new])
+
     def _allocate(self, kinds: Sequence[Kind]) -> Sequence[SharedRows]:
         """Allocate memory for the rows of parameters. Collective."""
         return allocate(self.memory, kinds)

@@ -60,14 +60,11 @@ class ParameterShard(GradientRows, ParameterWrites):
         super().__init__()
         self._parameter = weakref.ref(parameter)
         self._pool = pool
-        self.shape, self.dtype = tuple(parameter.shape), parameter.dtype
-        self.nbytes = parameter.nbytes
-        self.storage, self.number, self.rank, self.home = storage, number, rank, home
-        self.shares, self.dim, self.own, self.rows = storage.kind.shares, storage.kind.dim, storage.own, storage.rows
+        self.shape, self.number, self.rank, self.home = tuple(parameter.shape), number, rank, home
+        self.shares, self.dim = storage.kind.shares, storage.kind.dim
+        self.store_in(storage)
         with torch.no_grad(), quiet():
             storage.fill(parameter.detach())
-            self.away = torch.full((), float("nan"), dtype=self.dtype, device="cpu").expand(self.shape)
-            torch._C._set_throw_on_mutable_data_ptr(self.away)  # for who asks for its address
             parameter.data = self.away
         if home is not None:
             give_back(home)
@@ -82,6 +79,14 @@ class ParameterShard(GradientRows, ParameterWrites):
         found = self._parameter()
         assert found is not None
         return found
+
+    def store_in(self, storage: SharedRows) -> None:
+        """Have the rows in `storage` from now on, which may be of another type. They are not written yet."""
+        self.storage, self.own, self.rows, self.dtype = storage, storage.own, storage.rows, storage.kind.dtype
+        self.nbytes = torch.Size(self.shape).numel() * self.dtype.itemsize
+        with torch.no_grad(), quiet():
+            self.away = torch.full((), float("nan"), dtype=self.dtype, device="cpu").expand(self.shape)
+            torch._C._set_throw_on_mutable_data_ptr(self.away)  # for who asks for its address
 
     # -- all of it ---------------------------------------------------------------------------------------------------
 

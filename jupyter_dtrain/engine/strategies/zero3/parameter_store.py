@@ -122,6 +122,7 @@ class ParameterStore(ParameterRegistry):
             shared = self._set_memory.settle(set_now, whole)
             with self.in_use(shared):  # else they would be freed: a NumPy array that shares their memory holds no reference to it
                 self.replicate([shard.parameter for shard in shared], "something else looks into what the cell has set their `data` to")
+            self.convert(set_now)
             for shard in set_now:
                 self.saved.follow(shard)
 

@@ -35,7 +35,7 @@ class ParameterWrites(ABC):
     is_lent : bool
         The cell has been given something that shares the full tensor's memory.
     is_set : bool
-        The cell has set its ``data``, to memory that other objects may share.
+        The cell has set its ``data``, to memory that other objects may share, perhaps of another type.
     """
 
     strategy: ClassVar[str] = "zero3"
@@ -88,15 +88,15 @@ class ParameterWrites(ABC):
         Raises
         ------
         RuntimeError
-            It has another shape or type.
+            It has another shape, or is on another device.
         """
         with quiet():
             now = self.parameter.data
-            if tuple(now.shape) != self.shape or now.dtype != self.dtype or now.device.type != "cpu":
+            if tuple(now.shape) != self.shape or not (now.is_floating_point() or now.is_complex()) or now.device.type != "cpu":
                 self.parameter.data = self.full if self.full is not None else self.away
                 raise RuntimeError(
-                    f"`--strategy {self.strategy}` shards this parameter, and its `data` was set to a tensor of another shape, type or "
-                    "device. Use `--strategy auto`."
+                    f"`--strategy {self.strategy}` shards this parameter, and its `data` was set to a tensor of another shape or device, "
+                    "or of integers. Do so in a cell of its own before, or use `--strategy auto`."
                 )
             self.full = now
             self._data, self._data_seen = now.detach(), -1  # which counts as written

@@ -208,6 +208,7 @@ def _table() -> dict[Any, Rule]:
     add(new_like, _named(_NEW, torch.Tensor))
     add(local_value, _properties(_VALUES))
     add(local_value, _named(_METHODS, torch.Tensor))
+    add(_no, [torch._has_compatible_shallow_copy_type])  # what converts a model then sets `grad` anew, and not the `data` of the old one
     add(layout, _named("stride is_contiguous", torch.Tensor))
     add(local_value, [torch.is_tensor, torch.is_floating_point, torch.is_complex])
     add(in_graph, _properties("is_leaf retains_grad"))
@@ -222,6 +223,10 @@ def _table() -> dict[Any, Rule]:
     return table
 
 
+def _no(*_: Any) -> bool:
+    return False
+
+
 REFUSING: frozenset[Any] = frozenset(
     (
         *_named(f"{_MATRICES} index_select take gather take_along_dim multinomial bernoulli {_SCATTER}", torch.linalg, torch, torch.Tensor),
@@ -231,7 +236,9 @@ REFUSING: frozenset[Any] = frozenset(
     )
 )
 """Functions that raise for some values, which may be in one rank's part only."""
-ON_PARTS: frozenset[Rule] = frozenset((elementwise, keeps, contiguous, to_dtype, shape, count, local_value, layout, in_graph, set_property))
+ON_PARTS: frozenset[Rule] = frozenset(
+    (elementwise, keeps, contiguous, to_dtype, shape, count, local_value, layout, in_graph, set_property, _no)
+)
 """Rules that also run on tensors that are sharded over all ranks of the run, where batches are sharded over fewer."""
 TABLE: Mapping[Any, Rule] = _table()
 """The rule of each function that has one."""
