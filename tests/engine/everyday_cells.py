@@ -383,6 +383,13 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         ),
         STATE + ", [m.detach() for m in master], [m.grad for m in master]",
     ),
+    "gradients of inputs": (
+        MLP,
+        in_step(
+            "losses.append((x.grad.norm().item(), (x.grad * x).sum(1).max().item()))", zero="optimizer.zero_grad(); x.requires_grad_()"
+        ),
+        STATE,
+    ),
     "gradients of another model": (
         MLP + "shared = copy.deepcopy(model)\noptimizer = torch.optim.Adam(shared.parameters(), lr=1e-2, eps=1e-4)\n",
         in_step(

@@ -191,7 +191,9 @@ class _Gradient:
         return self._original if tensor is None else self._original.__get__(tensor)
 
     def __set__(self, tensor: torch.Tensor, value: Any) -> None:
-        if isinstance(value, GlobalTensor) and isinstance(value.placement, Shard) and not isinstance(tensor, GlobalTensor | Zero3Parameter):
+        is_sharded = isinstance(value, GlobalTensor) and isinstance(value.placement, Shard)
+        # Where operations are not intercepted it is this project that sets a gradient: that of the rank's part of a batch.
+        if is_sharded and not isinstance(tensor, GlobalTensor | Zero3Parameter) and torch._C._is_torch_function_enabled():
             value = self._full_tensor(value)
         self._original.__set__(tensor, value)
 
