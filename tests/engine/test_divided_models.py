@@ -24,6 +24,7 @@ EACH_TIME = [
     ("a GradScaler that skips steps", "zero3 3"),
     ("backward passes of one's own that are not linear", "pipeline 2"),
     ("freezing between epochs", "zero3 3"),
+    ("gradients of inputs", "zero3 2"),
     ("frozen parts in checkpoints", "zero3 2"),
     ("gradients of another model", "zero3 2"),
     ("jagged batches", "tensor 2"),
@@ -156,9 +157,17 @@ REFUSED = {
 CORPUS = [cell for cell in CELLS if cell.name not in NEED_AN_ENGINE]
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("cell", CORPUS, ids=lambda cell: cell.name)
+WITH_EACH = [*product(CORPUS, STRATEGIES)]
+EVERY = 61  # of these, so many apart, run each time
+
+
+@pytest.mark.parametrize(
+    ("cell", "strategy"),
+    [
+        pytest.param(cell, strategy, id=f"{cell.name}-{strategy}", marks=pytest.mark.long if index % EVERY else ())
+        for index, (cell, strategy) in enumerate(WITH_EACH)
+    ],
+)
 def test_the_corpus(ranks, tmp_path, cell, strategy):
     """Each cell, on the numbers of ranks of each way."""
     setup = cell.setup_in(tmp_path)

@@ -52,7 +52,7 @@ class LocalParameters(ParameterMeans):
 
     def adopt(self, module: nn.Module) -> None:
         """Make the parameters of `module` local ones, on which ranks step by themselves. Collective."""
-        others = why_replicated(module, follows_writes=True)
+        others = why_replicated(module, may_write=None)
         found = [p for p in parameters_in(module) if self._notes.get(p) is None and id(p) not in others and _may_be_local(p)]
         if others:
             self._say(f"`--sync-every` averages the gradients of {len(others)} parameters in every step: {next(iter(others.values()))}.")

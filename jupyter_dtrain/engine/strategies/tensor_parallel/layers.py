@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from ...comm.batch_ranks import BatchRanks
 from ...comm.shared_memory import SharedMemory
 from ...comm.transforms import in_transform
+from ...forward.module_state import may_write
 from ...tensor.rank0_guard import alone_now
 from ..zero3.eligibility import why_replicated
 from ..zero3.parameter_shard import ParameterShard
@@ -60,8 +61,8 @@ class LayerStore(LayerRegistry):
 
     def __init__(self, memory: SharedMemory, *, batches: BatchRanks | None = None, **options: Any) -> None:
         super().__init__(memory, **options)
-        if batches is None:  # groups have different batches, of which a model may compute what it writes
-            self.why_replicated = partial(why_replicated, follows_writes=True)
+        # Groups have different batches, of which a model may compute what it writes.
+        self.why_replicated = partial(why_replicated, may_write=None if batches is None else may_write)
         self._alike = memory if batches is None else batches.alike
         self._places = [memory.rank] if batches is None else batches.of_place(batches.alike.rank)
         self.collecting: frozenset[int] = frozenset()

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
 from torch import nn
 
-from ...forward.module_state import may_write
+from ...code_inspection import call_uses
+from ...module_tree import modules_in
 from .aliased_memory import NOT_PYTORCHS, OwnMemory, has_others
 from .sharded_rows import quiet
 
+_UNCOUNTED = frozenset(("data", "numpy"))  # names of what a weight can be written by, and no version counter of it changes
 MAY_WRITE = "the code of the model may write to its weights"
 
 
-def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[int, str]:
-    """Return why parameters of `module` are replicated, by their ``id``. `follows_writes`: writes by its code are intercepted."""
+def may_write_uncounted(model: nn.Module) -> bool:
+    """Return whether a call of `model` may write to weights past PyTorch's version counters. What these count is followed."""
+    return any(call_uses(part.forward, lambda _, names: not _UNCOUNTED.isdisjoint(names)) for part in modules_in(model))
+
+
+def why_replicated(module: nn.Module, *, may_write: Callable[[nn.Module], bool] | None = may_write_uncounted) -> dict[int, str]:
+    """Return why parameters of `module` are replicated, by their ``id``.
+
+    `may_write` returns whether a model may write to its weights in a way that is not followed; ``None``: all are followed.
+    """
     found: dict[int, str] = {}
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
@@ -25,7 +35,7 @@ def why_replicated(module: nn.Module, *, follows_writes: bool = False) -> dict[i
             found.update((id(p), "the model is compiled") for p in part.parameters())
         elif isinstance(part, nn.Embedding | nn.EmbeddingBag) and (part.sparse or part.max_norm is not None):
             found[id(part.weight)] = "their gradients are sparse, or lookups write to them"
-    if not follows_writes and may_write(module):
+    if may_write is not None and may_write(module):
         found.update((id(p), MAY_WRITE) for p in module.parameters())
     return found
 

@@ -80,6 +80,11 @@ class ParameterShard(GradientRows, ParameterWrites):
         assert found is not None
         return found
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the parameter no longer exists: the cell has put another one in its place."""
+        return self._parameter() is None
+
     def store_in(self, storage: SharedRows) -> None:
         """Have the rows in `storage` from now on, which may be of another type. They are not written yet."""
         self.storage, self.own, self.rows, self.dtype = storage, storage.own, storage.rows, storage.kind.dtype

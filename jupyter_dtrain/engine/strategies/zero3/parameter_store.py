@@ -67,7 +67,7 @@ class ParameterStore(ParameterRegistry):
         """Gather the full tensors of some parameters."""
         with Counted(COMMUNICATION), outside_transforms():
             for shard in shards:
-                if shard.full is None:
+                if shard.full is None and not shard.is_gone:
                     shard.fetch()
                     self._whole[shard.number] = weakref.ref(shard)
                     self.saved.follow(shard)
@@ -87,7 +87,7 @@ class ParameterStore(ParameterRegistry):
 
     def let_go(self, shard: ParameterShard, *, is_stale: bool = False) -> None:
         """Free the full tensor of a parameter, unless it is in use."""
-        if shard.full is None or in_transform():
+        if shard.full is None or shard.is_gone or in_transform():
             return
         storage = shard.full.untyped_storage()._cdata
         if shard.let_go(is_stale=is_stale):
@@ -103,7 +103,7 @@ class ParameterStore(ParameterRegistry):
 
     def now_whole(self) -> list[ParameterShard]:
         """Return those whose full tensor this rank has, in an order that all ranks agree on."""
-        return [shard for _, reference in sorted(self._whole.items()) if (shard := reference()) is not None]
+        return [shard for _, reference in sorted(self._whole.items()) if (shard := reference()) is not None and not shard.is_gone]
 
     def follow_moved(self, shards: Iterable[ParameterShard]) -> None:
         """Follow parameters that the cell has given other memory (``p.data = …``)."""
@@ -187,17 +187,18 @@ class ParameterStore(ParameterRegistry):
     @contextmanager
     def in_use(self, shards: Sequence[ParameterShard]) -> Iterator[None]:
         """Make parameters plain, full ones in the ``with`` block."""
+        used = [(shard, shard.parameter) for shard in shards if not shard.is_gone]  # a model may replace its parameters in the call
         self.fetch(shards)
-        for shard in shards:
+        for shard, parameter in used:
             shard.uses += 1
-            shard.parameter.__class__ = nn.Parameter
+            parameter.__class__ = nn.Parameter
         try:
             yield
         finally:
-            for shard in shards:
+            for shard, parameter in used:
                 shard.uses -= 1
-                if not shard.uses and self._shards.get(shard.parameter) is shard:
-                    shard.parameter.__class__ = Zero3Parameter
+                if not shard.uses and self._shards.get(parameter) is shard:
+                    parameter.__class__ = Zero3Parameter
 
     def as_now(self, given: Iterable[Any]) -> Callable[[], AbstractContextManager[None]]:
         """Return a context manager for the backward pass, in which parameters among `given` are plain and full as they are now."""
