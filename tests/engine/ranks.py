@@ -181,6 +181,7 @@ def _serve(pipe: Connection) -> None:
 def _run(rank: int, world_size: int, meeting: Rendezvous, request: bytes) -> Any:
     _group.join(meeting, rank=rank, world_size=world_size, device=torch.device("cpu"), timeout=_TIMEOUT, between_hosts=True)
     function, args = pickle.loads(request)
+    torch.distributions.Distribution.set_default_validate_args(True)  # as settings do: `torch.compile` disables it for a process
     return function(Run(rank, world_size), *args)
 
 
