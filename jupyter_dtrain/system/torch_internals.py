@@ -16,6 +16,7 @@ NAMES = {
     # -- tensors that span the ranks
     "torch._C.DisableTorchFunction": "operations on a rank's own tensors",
     "torch._C.DisableTorchFunctionSubclass": "operations on a rank's own tensors",
+    "torch._C._is_torch_function_enabled": "whether it is the cell that sets a gradient",
     "torch._C._EnableTorchFunction": "hooks of the user's within such operations",
     "torch._C._disabled_torch_function_impl": "a tensor class without rules of its own",
     "torch._C.DispatchKey.AutogradFunctionality": "whether autograd is looking",
@@ -92,6 +93,7 @@ NAMES = {
     "torch._foreach_copy_": "sums in shared memory",
     "torch._utils._flatten_dense_tensors": "gradients that are exchanged together",
     "torch._utils._unflatten_dense_tensors": "gradients that are exchanged together",
+    "torch._has_compatible_shallow_copy_type": "gradients of a model that is converted",
     "torch._amp_foreach_non_finite_check_and_unscale_": "gradients that a `GradScaler` divides by its scale",
     "torch.UntypedStorage._new_shared": "tensors in shared memory",
     "torch.distributed.distributed_c10d._get_default_store": "what ranks tell each other once",
