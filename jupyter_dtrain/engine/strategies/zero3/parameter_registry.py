@@ -138,6 +138,7 @@ class ParameterRegistry:
         self.freed.know([parameter.nbytes for parameter in parameters])
         self.memory.barrier(self._number)  # all have copied their rows
 
+    @torch.inference_mode(mode=False)
     def convert(self, shards: Sequence[ParameterShard]) -> None:
         """Allocate memory for the rows of those `shards` whose type is new (``model.bfloat16()``). Collective, if there are any."""
         now = [(shard, shard.parameter.dtype) for shard in shards if self._shards.get(shard.parameter) is shard]
