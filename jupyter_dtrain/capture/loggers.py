@@ -83,8 +83,8 @@ class LoggerChange:
 
 def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any]) -> LoggerChange:
     change = LoggerChange(name, settings, handlers, filters)
-    if _waiting is not None:
-        _waiting.append(change)
+    if _is_put_off:
+        _to_make.append(change)
         return change
     logger = _logger(name)
     _set({name: logger}, {name: settings}, logging.root.manager.disable)
@@ -130,7 +130,7 @@ class _Before:
 _before: _Before | None = None  # of the cell that runs
 _changes: list[LoggerChange] = []  # of the cell that has ended last
 _to_make: list[LoggerChange] = []  # of a cell that resumes
-_waiting: list[LoggerChange] | None = None
+_is_put_off = False  # whether unpickled changes go there
 
 
 def logger_changes() -> list[LoggerChange]:
@@ -151,12 +151,13 @@ def changes_forgotten() -> Iterator[None]:
 @contextmanager
 def made_in_the_cell() -> Iterator[None]:
     """Make changes that are unpickled in the ``with`` block only when the cell goes on: they are its own."""
-    global _waiting
-    _waiting = []
+    global _is_put_off
+    _to_make.clear()
+    _is_put_off = True
     try:
         yield
     finally:
-        _to_make[:], _waiting = _waiting, None
+        _is_put_off = False
 
 
 @contextmanager
