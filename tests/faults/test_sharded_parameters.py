@@ -10,12 +10,17 @@ import pytest
 from tests.faults.disturbed import SETUP, Disturbed, Killed
 
 
+def run_and_kill(run: Disturbed, strategy: str) -> None:
+    """Run the cell to its end, whose second engine is killed behind a snapshot; it comes to what it comes to undisturbed."""
+    cell = run.start(f"--strategy {strategy}")
+    run.wait_for_snapshot(cell)
+    os.kill(run.pids[1], signal.SIGKILL)
+    assert "Lost rank 1 (its process has ended): resuming from step " in run.finish(cell)
+
+
 def test_an_engine_is_killed(two):
     """What the cell comes to is what it comes to undisturbed, and with all of it on each engine."""
-    cell = two.start("--strategy zero3")
-    two.wait_for_snapshot(cell)
-    os.kill(two.pids[1], signal.SIGKILL)
-    assert "Lost rank 1 (its process has ended): resuming from step " in two.finish(cell)
+    run_and_kill(two, "zero3")
 
 
 @pytest.fixture(scope="module")
@@ -48,10 +53,7 @@ FAILING = SETUP.replace(
 def test_an_engine_is_killed_after_errors_in_steps(two, strategy):
     """The cell catches them after some parameters were updated."""
     with two.another(FAILING, options=f"--strategy {strategy}") as run:
-        cell = run.start(f"--strategy {strategy}")
-        run.wait_for_snapshot(cell)
-        os.kill(run.pids[1], signal.SIGKILL)
-        assert "Lost rank 1 (its process has ended): resuming from step " in run.finish(cell)
+        run_and_kill(run, strategy)
 
 
 CONVERTING = SETUP.replace("nn.Linear(96, 2)\n    )", "nn.Linear(96, 2)\n    ).float()").replace("model.train()", "model.double().train()")
@@ -60,8 +62,5 @@ CONVERTING = SETUP.replace("nn.Linear(96, 2)\n    )", "nn.Linear(96, 2)\n    ).f
 @pytest.mark.parametrize("strategy", ["zero3", *(pytest.param(one, marks=pytest.mark.long) for one in ("pipeline", "tensor"))])
 def test_an_engine_is_killed_after_the_cell_has_converted_the_model(two, strategy):
     with two.another(CONVERTING, options=f"--strategy {strategy}") as run:
-        cell = run.start(f"--strategy {strategy}")
-        run.wait_for_snapshot(cell)
-        os.kill(run.pids[1], signal.SIGKILL)
-        assert "Lost rank 1 (its process has ended): resuming from step " in run.finish(cell)
+        run_and_kill(run, strategy)
         assert run.notebook.value("{str(p.dtype) for p in model.parameters()}") == {"torch.float64"}
