@@ -14,7 +14,7 @@ from .errors import UsageError
 from .parallel_dims import ParallelDims
 from .search import Range, Search
 from .shard_patterns import ShardPattern
-from .strategies import DEFAULT, NEEDS, find
+from .strategies import DEFAULT, NEEDS, find, is_default
 
 Semantics = Literal["global", "local"]
 BatchSize = Literal["global", "per-rank"]
@@ -177,7 +177,7 @@ class RunOptions:
             object.__setattr__(self, "strategy", self.mesh.strategy_of(self.strategy))
             self._set_num_engines(self.mesh.engines_of(self.cluster.num_engines))
         self._check_strategy()
-        if self.memory_limit is not None and (self.strategy != DEFAULT or self.mesh is not None or self.vary):
+        if self.memory_limit is not None and (not is_default(self.strategy) or self.mesh is not None or self.vary):
             other = f"--mesh {self.mesh}" if self.mesh is not None else "--vary" if self.vary else f"--strategy {self.strategy}"
             raise UsageError(f"--memory-limit is for --strategy auto, which chooses by it: leave out {other}.")
         if self.keep_checkpoints < 1:

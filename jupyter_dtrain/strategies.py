@@ -133,6 +133,11 @@ class StrategyInfo:
             raise UsageError(f"{what} needs {feature.value}, which --strategy {self.name} does not have{advice}.")
 
 
+def is_default(name: str) -> bool:
+    """Return whether this is the ``--strategy`` of a cell that names none, ``auto``."""
+    return name == DEFAULT
+
+
 _known: dict[str, StrategyInfo] = {}
 
 

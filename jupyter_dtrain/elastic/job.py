@@ -20,7 +20,7 @@ from ..engine.task import CellInput, ProcessState, Semantics, Task
 from ..options import OverRanks, RunOptions, Verify
 from ..protocol import Value
 from ..runs.record import CellOrigin
-from ..strategies import DEFAULT, Feature, find
+from ..strategies import Feature, find, is_default
 from ..system.git_commit import commit_of
 from ..transport.base import BlobStore, OnProgress
 from ..transport.parcel import to_parcel
@@ -166,7 +166,7 @@ def _is_for_one_engine(source: str, bundle: Bundle, options: RunOptions) -> bool
     """Return whether one engine runs the cell: nothing in it can be sharded, and no option concerns several ranks."""
     asks_for_ranks = (
         options.replicate
-        or options.strategy != DEFAULT
+        or not is_default(options.strategy)
         or bool(options.split)
         or options.split_inputs
         or options.batch_size == "per-rank"

@@ -17,7 +17,7 @@ from ..cluster.gpus import bytes_for_each
 from ..cluster.launchers import LOCAL
 from ..errors import UsageError
 from ..parallel_dims import ParallelDims
-from ..strategies import DEFAULT
+from ..strategies import is_default
 
 if TYPE_CHECKING:
     from ..options import RunOptions
@@ -68,7 +68,7 @@ def chosen(
     UsageError
         No plan fits into ``--memory-limit``.
     """
-    is_open = options.strategy == DEFAULT and options.mesh is None and options.semantics == "global" and not options.vary
+    is_open = is_default(options.strategy) and options.mesh is None and options.semantics == "global" and not options.vary
     if not is_open or engines < 2 or options.cluster.launcher not in (None, LOCAL):
         return options
     values = {name: namespace[name] for name in names if name in namespace}

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -145,6 +146,15 @@ def test_a_mesh_has_as_many_engines_as_the_hosts_or_is_refused():
         launcher.check(asked(HostSpec(name="a", num_engines=2), HostSpec(name="b", num_engines=1)))
     with pytest.raises(UsageError, match=r"but some hosts have no number\. Set the numbers, as in --hosts a:2,b:2"):
         launcher.check(asked(HostSpec(name="a", num_engines=2), HostSpec(name="b")))
+
+
+def test_no_other_code_asks_which_strategy_it_is():
+    asked = re.compile(r"strategy(\.name)? (==|!=|in \()|isinstance\([^)]*Training\)|program_port is not None")
+    package = Path(strategies.__file__).parent
+    files = [path for path in package.rglob("*.py") if "strategies" not in path.parts]
+    assert len(files) > 500
+    found = [f"{path.name}:{number}" for path in files for number, line in enumerate(path.open(), 1) if asked.search(line)]
+    assert found == []
 
 
 def test_the_kernel_knows_them_without_torch():
