@@ -203,6 +203,51 @@ def test_a_job_that_is_requeued_goes_on_by_itself(notebook, slurm, strategy):
     assert_same(notebook, wanted)
 
 
+def preempted(slurm):
+    """Submit a job that takes both nodes from the one that runs, and return the numbers of both once it has them."""
+    number = slurm.jobs()[0].split()[0]
+    urgent = slurm.run("sbatch", "--parsable", "-purgent", "-N2", "--exclusive", "--output=/dev/null", "--wrap=sleep 600").strip()
+    waiting_for(lambda: f"{urgent} RUNNING" in slurm.jobs(), limit=60)
+    return number, urgent
+
+
+@pytest.mark.long
+def test_a_job_that_is_preempted_ends_the_cell_with_that(notebook, slurm):
+    notebook.run(SETUP)
+    cell = notebook.start(f"%%distribute --launcher slurm -n 2 --nodes 2\n{ENDLESS}")
+    notebook.wait_for_stdout(cell, "epoch 0")
+    number, urgent = preempted(slurm)
+    try:
+        notebook.finish(cell)
+        assert cell.error[0] == "ClusterError"
+        assert f"its job {number} was preempted by a job of higher priority" in cell.error[1]
+    finally:
+        slurm.run("scancel", urgent)
+
+
+@pytest.mark.long
+def test_a_job_that_is_preempted_and_requeued_goes_on_behind_the_other(notebook, slurm):
+    notebook.run("%distribute stop")
+    notebook.run(SETUP + TRAIN.format(epochs=10, pause=0))
+    wanted = trained(notebook)
+    notebook.run("open('requeue.sh', 'w').write('#SBATCH --requeue\\n')")
+    notebook.run(SETUP)
+    options = "--launcher slurm -n 2 --nodes 2 --launcher-config requeue.sh --checkpoint-every 1h"
+    cell = notebook.start(f"%%distribute {options}\n{TRAIN.format(epochs=10, pause=0.2)}")
+    notebook.wait_for_stdout(cell, "epoch 3")
+    number, urgent = preempted(slurm)
+    assert f"{number} PENDING" in slurm.jobs()
+    slurm.run("scancel", urgent)
+    slurm.run("scontrol", "update", f"JobId={number}", "StartTime=now")  # and not in two minutes
+    notebook.finish(cell)
+    assert cell.ok, (cell.traceback, cell.notices)
+    told = " ".join(cell.notices)
+    assert LEAVING in told
+    assert f"its job {number} was requeued" in told
+    assert hosts_of(notebook) == ["h1", "h2"]
+    assert_same(notebook, wanted)
+
+
 @pytest.mark.long
 def test_a_detached_run_has_a_job_of_its_own_and_ends_it(notebook, slurm, lab, expected):
     """The process of the run has asked for it: it outlives the kernel, and is over with the run."""

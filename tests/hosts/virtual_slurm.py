@@ -1,4 +1,7 @@
-"""Real Slurm on hosts of the lab: its controller beside the notebook, and a node on each of some others."""
+"""Real Slurm on hosts of the lab: its controller beside the notebook, and a node on each of some others.
+
+Jobs in the partition ``urgent`` preempt those in ``main``.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ ReturnToService=0
 SwitchType=switch/none
 MpiDefault=none
 {nodes}
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10
 """
 
 
@@ -75,7 +81,8 @@ class VirtualSlurm:
             self._start(self._lab[0], ["slurmctld", "-D", "-c"])
             for node in self._nodes:
                 self._start(node, ["slurmd", "-D", "-N", node.name])
-            self._wait_for(lambda: (self._try(self._lab[0], ["sinfo", "-hN", "-o", "%T"]) or "").split() == ["idle"] * len(self._nodes))
+            states = ["sinfo", "-hN", "-p", "main", "-o", "%T"]
+            self._wait_for(lambda: (self._try(self._lab[0], states) or "").split() == ["idle"] * len(self._nodes))
         except BaseException:
             self.__exit__()
             raise
