@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import CodeType, FunctionType
+from typing import TypeGuard
 
 _FUTURE_FLAGS = 0x1FF0000  # flags of a code object for its imports from __future__
 
@@ -50,6 +51,21 @@ def original_code(code: CodeType) -> CodeType | None:
 def future_flags(code: CodeType) -> int:
     """Return the flags of imports from ``__future__`` in `code`, for :func:`compile`."""
     return code.co_flags & _FUTURE_FLAGS
+
+
+def without_futures(text: str, filename: str) -> ast.Module:
+    """Return the tree of a cell's text without imports from ``__future__``, whose flags are given to :func:`compile` instead.
+
+    IPython compiles each statement for itself, so that in a cell they may follow others, for which Python itself refuses a text.
+    """
+    tree = ast.parse(text, filename)
+    tree.body = [node for node in tree.body if not is_future(node)]
+    return tree
+
+
+def is_future(node: ast.stmt) -> TypeGuard[ast.ImportFrom]:
+    """Return whether a statement is an import from ``__future__``."""
+    return isinstance(node, ast.ImportFrom) and node.module == "__future__" and not node.level
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:

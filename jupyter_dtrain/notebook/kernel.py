@@ -5,18 +5,20 @@ import __future__
 
 import ast
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from IPython.core.getipython import get_ipython
 from IPython.core.interactiveshell import InteractiveShell
 
-from ..analysis.code_objects import keep_text
+from ..analysis.code_objects import is_future, keep_text
 from ..errors import CellError
 from ..runs.record import CellOrigin
 
 _AWAIT = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
 _ANNOTATIONS = __future__.annotations.compiler_flag
-_FUTURE = "from __future__ import annotations as __import_annotations"  # under a name that is not returned (`cell_results`)
+_FUTURE = "from __future__ import annotations as __import_annotations;"  # under a name that is not returned (`cell_results`)
 NOTEBOOK = "JPY_SESSION_NAME"  # set by Jupyter's server: the notebook's path when the kernel was started
 
 
@@ -34,20 +36,43 @@ def compiled(cell: str, number: int, shell: InteractiveShell) -> tuple[str, str,
     source = "\n" + shell.transform_cell(cell)
     filename = shell.compile.cache(source, number)
     keep_text(filename, source)
-    tree = _parsed(source, filename, shell)
-    if any(isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body):
-        shell.compile.flags |= compile(source, filename, "exec", flags=_AWAIT, dont_inherit=True).co_flags & _ANNOTATIONS
-    elif shell.compile.flags & _ANNOTATIONS:  # IPython remembers the import of an earlier cell, as it holds in all later ones
-        source = _FUTURE + source
-        keep_text(filename, source)
+    with _errors_told(shell, filename):
         tree = ast.parse(source, filename)
+        futures = [node for node in tree.body if is_future(node)]
+        # IPython remembers the import of an earlier cell, as it holds in all later ones.
+        postponed = "annotations" not in {name.name for node in futures for name in node.names} and shell.compile.flags & _ANNOTATIONS
+        if postponed or not _are_first(futures, tree):
+            source = (_FUTURE if postponed else "") + _with_first(futures, source, filename)
+            keep_text(filename, source)
+            tree = ast.parse(source, filename)
+        shell.compile.flags |= compile(source, filename, "exec", flags=_AWAIT, dont_inherit=True).co_flags & _ANNOTATIONS
     return source, filename, tree
 
 
-def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
+def _are_first(futures: list[ast.ImportFrom], tree: ast.Module) -> bool:
+    begin = 0 if ast.get_docstring(tree, clean=False) is None else 1
+    return tree.body[begin : begin + len(futures)] == futures
+
+
+def _with_first(futures: list[ast.ImportFrom], source: str, filename: str) -> str:
+    """Return a cell's source with its imports from ``__future__`` on the magic's line: IPython accepts them anywhere, Python does not."""
+    lines = [line.encode() for line in source.split("\n")]
+    for node in reversed(futures):
+        compile(ast.Module([node], []), filename, "exec", dont_inherit=True)  # an error is told at its own line
+        last = (node.end_lineno or node.lineno) - 1
+        rest = lines[last][node.end_col_offset :]
+        lines[node.lineno - 1] = lines[node.lineno - 1][: node.col_offset] + b"pass"
+        for index in range(node.lineno - 1, last):
+            lines[index] = (lines[index] if index == node.lineno - 1 else b"") + b"\\"
+        lines[last] = (lines[last] if last == node.lineno - 1 else b"") + rest
+    return "".join(f"{ast.unparse(node)};" for node in futures) + "\n".join(line.decode() for line in lines)
+
+
+@contextmanager
+def _errors_told(shell: InteractiveShell, filename: str) -> Iterator[None]:
+    """Raise an error in the cell's text as an error of the cell."""
     try:
-        tree = ast.parse(source, filename)
-        compile(source, filename, "exec", flags=_AWAIT, dont_inherit=True)
+        yield
     except SyntaxError as error:
         place = f"{cell_names(shell, filename)[filename]}, line {error.lineno}"
         lines = [place]
@@ -56,7 +81,6 @@ def _parsed(source: str, filename: str, shell: InteractiveShell) -> ast.Module:
             if error.offset:
                 lines.append("    " + " " * (error.offset - 1) + "^")
         raise CellError.of("SyntaxError", str(error.msg), lines=[*lines, f"SyntaxError: {error.msg}"], ranks=[]) from None
-    return tree
 
 
 def number_of_cell(shell: InteractiveShell) -> int:

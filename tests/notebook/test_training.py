@@ -782,3 +782,48 @@ def test_annotations_that_the_cell_postpones_for_later_ones(notebook):
         notebook.run("def of(x: NotDefined): pass")
     finally:
         notebook.run("get_ipython().compile.reset_compiler_flags()")
+
+
+OLD_HEAD = """%matplotlib inline
+from __future__ import print_function, division
+import torch
+def times(n):
+    total = 0
+    for i in range(n):
+        total += i
+    return total / 2
+class Sum:
+    def of(self, n):
+        return [times(i) for i in range(n)]
+"""
+"""How old tutorials begin."""
+
+
+def test_imports_from_the_future_below_others_in_an_earlier_cell(notebook):
+    notebook.run(OLD_HEAD)
+    assert notebook.run("%%distribute --engines 2\ntimes(4), Sum().of(3)").result == "(3.0, [0.0, 0.0, 0.5])"
+    notebook.run(
+        "def before(x: int): return [i for i in range(x)]\nfrom __future__ import annotations\ndef after(x: Later):\n    for i in range(x): pass\n    return i"
+    )
+    try:
+        cell = "[before(2), after(3), before.__annotations__, after.__annotations__]"
+        notebook.run(f"%%distribute --engines 2\nfound = {cell}\nfor i in range(2): after(2)")
+        assert notebook.value(f"found == {cell}, found[3]") == (True, {"x": "Later"})
+        found = notebook.run("%%distribute --engines 2\nfrom __future__ import division\ndef of(x: Neither): pass\nof.__annotations__")
+        assert found.result == "{'x': 'Neither'}"
+    finally:
+        notebook.run("get_ipython().compile.reset_compiler_flags()")
+
+
+def test_imports_from_the_future_below_others_in_the_cell(notebook):
+    head = "import math; from __future__ import (print_function,  # of Python 2\n    division as divided); half = 1 / 2\n%time\n"
+    body = (
+        "from __future__ import absolute_import\nfor i in range(3): kept = math.sqrt(i)\nraised = divided.optional[:2], kept, half\nraised"
+    )
+    plain = notebook.run(head + body).result
+    assert notebook.run(f"%%distribute --engines 2\n{head}{body}").result == plain
+    cell = notebook.fail(f"%%distribute --engines 2\n{head}{body}\nmath.sqrt(-1)")
+    assert "math.sqrt(-1)" in cell.traceback
+    cell = notebook.fail("%%distribute --engines 2\nimport math\nfrom __future__ import nothing")
+    assert "future feature nothing is not defined" in cell.traceback
+    assert ", line 3" in cell.traceback

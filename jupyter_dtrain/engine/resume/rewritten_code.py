@@ -21,6 +21,7 @@ from ...analysis.code_objects import (
     mentioned,
     original_code,
     remember_original,
+    without_futures,
 )
 from ...analysis.resume_points import LoopPlace, Unit
 from ...analysis.rewrite import Rewriting
@@ -192,7 +193,7 @@ class Texts:
             self._texts[filename, flags] = {}
             if filename in self._sources and filename != self._cell:
                 try:
-                    tree = ast.parse(self._sources[filename], filename)
+                    tree = without_futures(self._sources[filename], filename)
                 except SyntaxError:  # not Python as it was run
                     return {}
                 self.compile(tree, filename, is_cell=False, flags=flags)
