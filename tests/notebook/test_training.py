@@ -803,7 +803,9 @@ def test_imports_from_the_future_below_others_in_an_earlier_cell(notebook):
     notebook.run(OLD_HEAD)
     assert notebook.run("%%distribute --engines 2\ntimes(4), Sum().of(3)").result == "(3.0, [0.0, 0.0, 0.5])"
     notebook.run(
-        "def before(x: int): return [i for i in range(x)]\nfrom __future__ import annotations\ndef after(x: Later):\n    for i in range(x): pass\n    return i"
+        "def before(x: int): return [i for i in range(x)]\n"
+        "from __future__ import annotations\n"
+        "def after(x: Later):\n    for i in range(x): pass\n    return i"
     )
     try:
         cell = "[before(2), after(3), before.__annotations__, after.__annotations__]"
