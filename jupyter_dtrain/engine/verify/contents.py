@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from types import CellType
@@ -90,17 +91,21 @@ def copy_of(content: Any) -> Any:
             return set.copy(content)
         case bytearray():
             return bytes(content)
+        case array():
+            return content[:]
     return list(content)
 
 
 def is_same(content: Any, copy: Any) -> bool:
-    """Return whether `content` still has the same objects as `copy`."""
+    """Return whether `content` still has the same objects as `copy`, in the same order."""
     now = copy_of(content)
     if len(now) != len(copy):
         return False
-    if isinstance(copy, dict):
-        return all(key in copy and copy[key] is value for key, value in now.items())
-    return bool(now == copy) if isinstance(copy, set | bytes) else all(left is right for left, right in zip(now, copy, strict=True))
+    if isinstance(copy, dict):  # a cache drops the entry that comes first
+        return all(key is other and value is old for (key, value), (other, old) in zip(now.items(), copy.items(), strict=True))
+    if isinstance(copy, set | bytes | array):
+        return bool(now == copy)
+    return all(left is right for left, right in zip(now, copy, strict=True))
 
 
 def refill(content: Any, copy: Any) -> None:
@@ -122,7 +127,7 @@ def refill(content: Any, copy: Any) -> None:
         case set():
             set.clear(content)
             set.update(content, copy)
-        case bytearray():
+        case bytearray() | array():
             content[:] = copy
         case _:
             for key in [key for key in content if key not in copy]:

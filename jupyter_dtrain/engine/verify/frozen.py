@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,7 @@ class Freezer:
         match value:
             case Mapping():
                 return {self.name(key): self.frozen(item, depth + 1) for key, item in value.items()}
-            case list() | tuple() | deque():
+            case list() | tuple() | deque() | array():
                 return [self.frozen(item, depth + 1) for item in value]
             case set() | frozenset():
                 return ("set", sorted(self.name(item) for item in value))

@@ -11,6 +11,7 @@ import io
 import logging
 import threading
 import weakref
+from array import array
 from collections import deque
 from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass
@@ -56,6 +57,8 @@ _COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch", "torch.fx",
 """Objects in which compilers keep their own data, nothing of samples."""
 _TELLING = frozenset(("wandb", "mlflow", "tensorboard", "tensorboardX", "sqlite3", "socket", "_csv", "subprocess", "ipywidgets"))
 """Libraries whose objects report each call elsewhere."""
+_OPAQUE = frozenset(("_queue", "_contextvars", "mmap", "zlib", "_bz2", "_lzma", "_ctypes", "_hashlib", "_blake2", "_sha3"))
+"""Modules in C whose objects change and cannot be restored."""
 _SHOWING = frozenset(("display", "input"))
 
 
@@ -124,8 +127,12 @@ class Reachable:
                 self.tensors.append((where, value))
             case np.ndarray():
                 self.arrays.append((where, value))
-            case dict() | list() | deque() | set() | bytearray():
+                if value.dtype.hasobject and value.size <= WIDEST:
+                    self._push((where, item) for item in value.ravel().tolist())
+            case dict() | list() | deque() | set() | bytearray() | array():
                 self._hold(Holder(value, where))
+            case memoryview():
+                self._push(((where, value.obj),))
             case tuple() | frozenset():
                 self._push((where, item) for item in value) if len(value) <= WIDEST else None
             case FunctionType():
@@ -160,7 +167,7 @@ class Reachable:
     def _hold(self, holder: Holder) -> None:
         self.holders.append(holder)
         content = holder.content
-        if len(content) > WIDEST or isinstance(content, bytearray):
+        if len(content) > WIDEST or isinstance(content, bytearray | array):
             return
         if isinstance(content, Mapping):
             for key, value in content.items():
@@ -179,9 +186,7 @@ class Reachable:
             self.obstacle = f"{where} (a `multiprocessing.Value`)"
         elif isinstance(value, functools._lru_cache_wrapper):
             self._push(((where, value.__wrapped__),))
-        elif library in _TELLING or (
-            (isinstance(value, GeneratorType) or hasattr(kind, "__next__")) and library in ("builtins", "itertools", "_csv")
-        ):
+        elif library in _TELLING or {library, type(kind).__module__} & _OPAQUE or _is_iterator(value, library):
             self.obstacle = f"{where} (a `{kind.__name__}`)"
         elif library not in _SKIPPED and (library != "torch" or isinstance(value, nn.Module) or not kind.__module__.startswith(_COMPILER)):
             name = f"`{kind.__name__}`"
@@ -214,14 +219,13 @@ class Reachable:
 
     def _use(self, module: dict[str, Any], names: set[str]) -> None:
         used = self._names.setdefault(id(module), (module, {}))[1]
-        for name in sorted(names):
-            if name in module and name not in used:
-                used[name] = None
-                value = module[name]
-                if isinstance(value, ModuleType) and is_users_module(value.__name__) and value.__name__ != "__main__":
-                    self._use(vars(value), names)
-                else:
-                    self._pending.append((name, value))
+        for name in sorted(names.difference(used)):
+            used[name] = None  # one that is not there yet, too: the function may assign it
+            value = module.get(name)
+            if isinstance(value, ModuleType) and is_users_module(value.__name__) and value.__name__ != "__main__":
+                self._use(vars(value), names)
+            else:
+                self._pending.append((name, value))
 
     def _hold_globals(self) -> None:
         """Record the globals that functions use, once all are known; their values have been visited."""
@@ -240,3 +244,7 @@ class Reachable:
                 self.files.append(file)
         except Exception:
             self.obstacle = f"{where} (an open file)"
+
+
+def _is_iterator(value: object, library: str) -> bool:
+    return (isinstance(value, GeneratorType) or hasattr(type(value), "__next__")) and library in ("builtins", "itertools", "_csv")
