@@ -24,6 +24,7 @@ from ..analysis.reached_names import words_of
 from ..errors import CaptureError
 from ..integrations.registry import look
 from ..serialization.array_windows import Windows
+from ..serialization.cached_functions import lines_about_caches
 from ..serialization.custom_reduce import go_back
 from ..serialization.frame_references import referenced
 from ..serialization.global_hooks import line_about_hooks
@@ -61,7 +62,7 @@ class Bundle:
     own_modules : frozenset of str
         Modules in the notebook's folder, which are pickled by value.
     lines : list of str
-        Messages about settings in library objects that cannot be sent.
+        Messages about settings in library objects, and about caches of functions, that cannot be sent.
     """
 
     packed: Packed
@@ -153,7 +154,8 @@ class _Bundler:
             if self._windows.grow():
                 return None
         own_modules = frozenset(module.__name__ for module in self._modules)
-        return Bundle(whole.packed(), tracked, self._names, self._left_out, whole.seen, own_modules, self._library.lines)
+        lines = [*self._library.lines, *lines_about_caches(whole.seen)]
+        return Bundle(whole.packed(), tracked, self._names, self._left_out, whole.seen, own_modules, lines)
 
     def _packer(self) -> Packer:
         packer = Packer(namespace=self._namespace, modules=self._modules, words=self._names.attributes, windows=self._windows)

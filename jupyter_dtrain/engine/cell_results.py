@@ -16,7 +16,7 @@ import torch
 from ..capture.loggers import logger_changes, made_in_the_cell
 from ..serialization.change_detection import Baseline
 from ..serialization.copy_restore import Contents, restore, restore_all
-from ..serialization.custom_reduce import go_back
+from ..serialization.custom_reduce import go_back, leave_what_cannot_be_saved
 from ..serialization.item_restore import items_of
 from ..serialization.library_firsts import changed_objects
 from ..serialization.library_kinds import is_sent_home
@@ -24,7 +24,6 @@ from ..serialization.library_placing import librarys_objects
 from ..serialization.library_state import arrived, library_states
 from ..serialization.pickler import Packed
 from ..serialization.stand_ins import stands_for
-from ..serialization.staying_attributes import leave_to_classes
 from ..serialization.unpickler import Unpacker
 from .result_packing import ResultPacking
 from .result_pickler import Changes, Head, SpanningTensors
@@ -81,7 +80,8 @@ class CellResults:
         """
         bound, changes, states = self._bound(skip), self._changes(), self._states()
         try:
-            return self._packing.packed(changes, bound, value, states), {}
+            packed = self._packing.packed(changes, bound, value, states)
+            return packed, {f"{name}.cache": reason for name, reason in self._packing.caches_left.items()}
         except Exception:
             if go_back(lambda obj: self._checks().why_not(obj) is not None):
                 return self.pack(value, skip=skip)
@@ -138,7 +138,7 @@ class CellResults:
         try:
             packed = packed_with(spanning.note)
         except Exception:
-            if leave_to_classes(lambda obj: self._checks().why_not(obj, SpanningTensors().note) is not None):
+            if leave_what_cannot_be_saved(lambda obj: self._checks().why_not(obj, SpanningTensors().note) is not None):
                 return self.save(extra, gather=gather, skip=skip, elsewhere=elsewhere)
             everything_there = everything
             missing = [

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..serialization.array_windows import Windows
+from ..serialization.cached_functions import caches_left
 from ..serialization.copy_restore import Contents
 from ..serialization.leaves import Numbers, trackable
 from ..serialization.pickler import Packed, Packer, Reference
@@ -28,12 +29,15 @@ class ResultPacking:
     ----------
     references : mapping of int to Reference
         By id: references that stand for library objects that the cell has changed.
+    caches_left : dict of str to str
+        Names of functions that were packed last without what they have cached → the reason.
     """
 
     def __init__(self, namespace: dict[str, Any], objects: Sequence[object]) -> None:
         self._namespace, self._objects = namespace, objects
         self._storages = _storages_of(objects)
         self.references: Mapping[int, Reference | None] = {}
+        self.caches_left: dict[str, str] = {}
 
     def packed(
         self,
@@ -61,6 +65,7 @@ class ResultPacking:
                 packer.dump(list(extra))
                 packer.dump(trackable(packer.seen))
             if not windows.grow():
+                self.caches_left = caches_left(packer.seen)
                 return packer.packed()
 
     def packer(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..serialization.cached_functions import CachedFunction
 from ..serialization.copy_restore import Contents
 from ..serialization.library_state import stays
 from ..serialization.pickler import Packer
@@ -67,7 +68,8 @@ class SendChecks:
         reason = self.why_not(new.items, whole)
         if reason is not None:
             reasons[""] = f"of what the cell put into it, something cannot be sent ({reason})"
-        name = next((name for name, value in self._before.items() if value is obj), f"a {type(obj).__name__}")
+        unnamed = f"{obj.__qualname__}.cache" if isinstance(obj, CachedFunction) else f"a {type(obj).__name__}"
+        name = next((name for name, value in self._before.items() if value is obj), unnamed)
         stays |= {name + key: reason for key, reason in reasons.items()}
         return replace(new, items=None if reason is not None else new.items, attributes=attributes)
 

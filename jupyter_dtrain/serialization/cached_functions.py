@@ -8,20 +8,21 @@ also sets the numbers of hits and misses.
 from __future__ import annotations
 
 import gc
-import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cache, lru_cache
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary, WeakSet
 
 import cloudpickle
-import numpy as np
-import torch
 
 CachedFunction = type(lru_cache(lambda: None))
 _MOST = 1_000_000  # limit of hits, and of misses, that are replayed
 _NO_RESULT = object()
+_met: WeakSet[Any] = WeakSet()  # functions that were written with their cache
+_left: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
+"""Functions whose cache cannot be sent: their marks at that time, and what cannot be sent."""
 
 
 def is_notebooks(cached: object) -> bool:
@@ -33,7 +34,44 @@ def reduced_cached(cached: Any) -> Any:
     """Return the reduce value of a cached function that is pickled by value, without its cache if that cannot be pickled."""
     made = _made, (cached.__wrapped__, cached.cache_parameters())
     contents = contents_of(cached)
-    return made if contents is None or not _can_be_sent(contents) else (*made, contents, None, None, refill_cache)
+    if contents is None or _left_of(cached):
+        return made
+    _met.add(cached)
+    return (*made, contents, None, None, refill_cache)
+
+
+def leave_caches(cannot_be_written: Callable[[Any], bool]) -> bool:
+    """Leave out the caches that cannot be written, until they change; return whether there is one that was not known before."""
+    found = False
+    for cached in list(_met):
+        contents = None if _left_of(cached) else contents_of(cached)
+        if contents is None or not cannot_be_written(contents):
+            continue
+        parts = [part for (args, kwargs), result in zip(*contents[2:], strict=True) for part in (result, *args, *kwargs.values())]
+        kind = next((type(part).__name__ for part in parts if cannot_be_written(part)), "value")
+        _left[cached] = mark_of(cached), f"a {kind} in it cannot be sent"
+        found = True
+    return found
+
+
+def release_caches() -> None:
+    """Forget which functions were written with their cache, once everything is written."""
+    _met.clear()
+
+
+def caches_left(objects: Iterable[object]) -> dict[str, str]:
+    """Return the names of the cached functions among `objects` whose caches were left out → the reason."""
+    return {obj.__qualname__: reason for obj in objects if isinstance(obj, CachedFunction) and (reason := _left_of(obj))}
+
+
+def lines_about_caches(objects: Iterable[object]) -> list[str]:
+    """Return the messages about caches that the engines do not get."""
+    return [f"The cache of `{name}` is empty on the engines, because {reason}." for name, reason in caches_left(objects).items()]
+
+
+def _left_of(cached: Any) -> str:
+    mark, reason = _left.get(cached, ((), ""))
+    return reason if mark == mark_of(cached) else ""
 
 
 def mark_of(cached: Any) -> tuple[Any, ...]:
@@ -136,19 +174,3 @@ def _replaying(num_free: int) -> CodeType:
 
 def _made(function: Callable[..., Any], parameters: dict[str, Any]) -> Any:
     return lru_cache(**parameters)(function)
-
-
-class _Trial(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
-    """Test whether objects can be pickled, without writing their data."""
-
-    def persistent_id(self, obj: Any) -> str | None:
-        """Leave out large objects, which can always be pickled."""
-        return "other" if isinstance(obj, torch.Tensor | np.ndarray | CachedFunction) else None
-
-
-def _can_be_sent(contents: list[Any]) -> bool:
-    try:
-        _Trial(io.BytesIO()).dump(contents)
-    except Exception:  # for example an open file or connection
-        return False
-    return True

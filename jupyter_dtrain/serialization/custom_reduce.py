@@ -16,6 +16,7 @@ from typing import Any
 from torch.optim import Optimizer
 
 from .archives import go_back_to_archives
+from .cached_functions import leave_caches
 from .container_reducers import BASES, empty_container, fill_container, set_attributes
 from .python_reducers import bare, is_of_python, slots_of, wants_arguments
 from .staying_attributes import as_classes_say, attributes_of, is_plain_data, is_users, leave_to_classes, to_stay
@@ -70,11 +71,16 @@ def reduced_by_own_class(obj: Any) -> Any:
 
 
 def go_back(cannot_be_written: Callable[[Any], bool]) -> bool:
-    """Fall back to the classes' own way for objects that cannot be written by attributes.
+    """Fall back to the classes' own way for objects that cannot be written by attributes, and leave out caches of functions.
 
     Returns whether there is one that was not known before.
     """
-    return leave_to_classes(cannot_be_written) or go_back_to_archives(cannot_be_written)
+    return leave_what_cannot_be_saved(cannot_be_written) or go_back_to_archives(cannot_be_written)
+
+
+def leave_what_cannot_be_saved(cannot_be_written: Callable[[Any], bool]) -> bool:
+    """Leave attributes to the classes, and leave out caches of functions; return whether there is one that was not known before."""
+    return leave_to_classes(cannot_be_written) or leave_caches(cannot_be_written)
 
 
 # -- by the class's own way, with the other attributes in addition -----------------------------------------------------------

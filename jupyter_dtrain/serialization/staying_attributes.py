@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from ..analysis.code_objects import installed_folders, names_in
+from .cached_functions import release_caches
 from .python_reducers import SlotValues, slots_of
 
 _NOT_THE_USERS = (str(Path(__file__).parents[1]), "<frozen")
@@ -106,6 +107,7 @@ def release_written() -> None:
     for key in _held:
         _stay.pop(key, None)
     _held.clear()
+    release_caches()
 
 
 def _reference_to(obj: Any) -> Callable[[], Any]:
