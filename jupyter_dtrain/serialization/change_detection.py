@@ -92,7 +92,10 @@ def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, A
 
 def _attributes(obj: object) -> dict[str, Any] | None:
     found = attributes_of(obj)
-    return {**(found or {}), GRAPH: grad_fn_of(obj)} if isinstance(obj, torch.Tensor) and not is_lazy(obj) else found
+    if not isinstance(obj, torch.Tensor):
+        return found
+    # A lazy parameter is a leaf: were its graph left out, one that the cell initializes would count as a leaf that it has made.
+    return {**(found or {}), GRAPH: None if is_lazy(obj) else grad_fn_of(obj)}
 
 
 # -- marks -------------------------------------------------------------------------------------------------------------

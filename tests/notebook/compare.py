@@ -108,7 +108,7 @@ def portable(value: Any, within: tuple[int, ...]) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value) if value.dtype.kind in "biufc" else str(value)
     if isinstance(value, torch.nn.Module):
-        gradients = {name: parameter.grad for name, parameter in value.named_parameters()}
+        gradients = {name: (parameter.requires_grad, parameter.grad) for name, parameter in value.named_parameters()}
         own = {name: kept for name, kept in vars(value).items() if not name.startswith("_")}
         return portable({"state": value.state_dict(), "gradients": gradients, **own}, within)
     if isinstance(value, torch.optim.Optimizer):

@@ -32,6 +32,12 @@ DRAW_WHEN_IMPORTED = "import sklearn.metrics\n"
 """pandas, where PyArrow is installed, draws from Python's stream the first time: in the plain run of a cell, and in no other."""
 RANDOM = "(_torch.rand(3), _numpy.random.rand(3).tolist(), _random.random())"
 
+TRAINED = """
+{_name: [_p.requires_grad for _p in _model.parameters()]
+ for _name, _model in globals().items() if isinstance(_model, _torch.nn.Module) and not _name.startswith("_")}
+""".replace("\n", " ")
+"""Which parameters further cells train: of each model that the notebook has by a name."""
+
 
 @pytest.fixture(scope="module")
 def notebook(module_notebook):
@@ -45,8 +51,8 @@ def run(notebook: Notebook, cell: CorpusCell, engines: int, options: str = "") -
     notebook.run(FORGET + SEEDS)
     notebook.run(cell.setup)
     ran = notebook.run((f"%%distribute --engines {engines} {options}\n" if engines else "") + cell.cell)
-    compared, random = notebook.value(f"(({cell.compare}), {RANDOM})")
-    return {"compared": compared, "random": random, "printed": ran.stdout, "result": ran.result or ""}
+    compared, random, trained = notebook.value(f"(({cell.compare}), {RANDOM}, {TRAINED})")
+    return {"compared": compared, "random": random, "trained": trained, "printed": ran.stdout, "result": ran.result or ""}
 
 
 PLAIN_RUNS: WeakKeyDictionary[Notebook, dict[str, dict[str, object]]] = WeakKeyDictionary()
@@ -62,7 +68,7 @@ def run_plain(notebook: Notebook, cell: CorpusCell) -> dict[str, object]:
 
 def difference(first: dict[str, object], second: dict[str, object], tolerance: float) -> str | None:
     """Return where two runs of a cell differ."""
-    for name in ("compared", "random"):
+    for name in ("compared", "random", "trained"):
         found = apart(first[name], second[name], tolerance, name)
         if found:
             return found

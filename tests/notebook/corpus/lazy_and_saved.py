@@ -37,4 +37,4 @@ torch.save(models[2], "tail.pt")
 read = torch.load("tail.pt", weights_only=False)
 print([type(layer).__name__ for model in models for layer in model.modules()], type(read).__name__)
 # %% compare
-[model.state_dict() for model in [*models, read]], losses, [type(layer).__name__ for layer in net]
+[model.state_dict() for model in [*models, read]], losses, [type(layer).__name__ for layer in net], [p.requires_grad for p in net.parameters()]
