@@ -54,6 +54,7 @@ class Unpacker(pickle.Unpickler):
         self._device_for = device_for
         self._made: dict[int, Any] = {}
         self._windows: dict[tuple[Any, ...], torch.UntypedStorage] = {}
+        self._arrays: dict[int, tuple[Reference, np.ndarray[Any, Any]]] = {}  # by id of the reference, of which each array has its own
         self._devices: dict[Any, torch.device] = {}
         self._modules: dict[str, ModuleType] = {}
         self._librarys = Placing()
@@ -72,6 +73,7 @@ class Unpacker(pickle.Unpickler):
     def follow(self, other: Unpacker) -> None:
         """Continue with the objects that `other` has made."""
         self._made, self._windows, self._devices = other._made, other._windows, other._devices
+        self._arrays = other._arrays
         self._modules, self._librarys = other._modules, other._librarys
 
     def persistent_load(self, pid: Reference) -> object:
@@ -100,15 +102,11 @@ class Unpacker(pickle.Unpickler):
             if strides is not None:
                 came_without_gaps(array, strides)
             return array
-        if kind == "window":
-            index, *place, writeable = value
-            return window(self._leaf(index), *place, writeable=writeable)
-        if kind == "known storage's window":
-            index, *place, writeable = value
-            return window(self._known[index].untyped_storage(), *place, writeable=writeable)
-        if kind == "known array's window":
-            index, layout, *place = value
-            return known_arrays_window(self._known[index], layout, tuple(place))
+        if kind in ("window", "known storage's window", "known array's window"):
+            # pickle's memo has the array's reference once: several names of one array lead here with the same tuple.
+            if id(pid) not in self._arrays:
+                self._arrays[id(pid)] = pid, self._window(kind, *value)
+            return self._arrays[id(pid)][1]
         if kind == "device":
             return self._devices.setdefault(value, self._device(torch.device(value)))
         if kind == "numbers":
@@ -128,6 +126,15 @@ class Unpacker(pickle.Unpickler):
         index, dtype = value
         storage = self._known[index].untyped_storage() if kind == "known storage" else self._leaf(index)
         return torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+    def _window(self, kind: str, index: int, *place: Any) -> np.ndarray[Any, Any]:
+        known: Any = self._known[index] if kind != "window" else None
+        if kind == "known array's window":
+            layout, *there = place
+            return known_arrays_window(known, layout, tuple(there))
+        *there, writeable = place
+        memory = self._leaf(index) if known is None else known.untyped_storage()
+        return window(memory, *there, writeable=writeable)
 
     def _device(self, there: torch.device) -> torch.device:
         here = self._device_for(there.type)

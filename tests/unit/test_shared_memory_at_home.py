@@ -161,3 +161,45 @@ def test_a_view_that_is_none_at_home_comes_as_a_copy(made, notebook):
     """An array with wide gaps is sent without them: what is a view of it there may be none of the notebook's."""
     notebook.plain("import numpy as np, torch\nbig = np.arange(60.0).reshape(6, 10); x = big[::3, ::3]")
     assert notebook.distribute(f"y = {made}; x += 1\ny.tolist()") == notebook.plain("y.tolist()")
+
+
+# The notebook has, the cell makes, which names are one array.
+SAME = {
+    "with a row": ("", "a = np.arange(6.).reshape(2, 3); b = a; r = a[0]", "a is b, r is a"),
+    "in containers": ("", "a = np.arange(6.).reshape(2, 3); rows = [a[0]]; d = {'k': a, 'v': rows[0]}", "d['k'] is a, d['v'] is rows[0]"),
+    "with a tensor": ("", "a = np.zeros(4); b = a; t = torch.from_numpy(a); u = t", "a is b, t is u"),
+    "of attributes": (
+        "class Env: pass",
+        "env = Env(); env.obs = np.zeros((2, 3)); env.alias = env.obs; env.row = env.obs[1]; held = [env.row]",
+        "env.obs is env.alias, env.row is held[0]",
+    ),
+    "in a memory of steps": (
+        "",
+        "obs, mem = np.zeros((2, 3)), []\nfor i in range(3): nobs = obs + 1; mem.append((obs, nobs, obs[0], nobs[0])); obs = nobs",
+        "mem[0][1] is mem[1][0], mem[1][1] is mem[2][0], mem[2][1] is obs is nobs, mem[0][3] is mem[1][2]",
+    ),
+    "equal windows that are two": ("", "a = np.zeros(4); b = a[:]; c = b; r = a[1:]; s = a[1:]", "a is b, b is c, r is s"),
+    "of the notebook's array": ("x = np.zeros((4, 3))", "r = x[1]; s = r; v = x[1]; w = x[:]; y = x", "r is s, r is v, w is x, y is x"),
+    "of the notebook's tensor": ("x = torch.zeros(4, 3)", "r = x.numpy(); s = [r]; v = x.numpy()", "r is s[0], r is v"),
+    "of the notebook": (
+        "a = np.zeros((4, 3)); b = a; rows = [a[0]]; d = {'k': a, 'r': rows[0]}",
+        "a[0] = 1",
+        "a is b, d['k'] is a, d['r'] is rows[0]",
+    ),
+    "read only": ("", "a = np.zeros(4); a.flags.writeable = False; b = a", "a is b, a.flags.writeable"),
+    "with gaps": ("", "a = np.zeros((4, 4))[:, 1:3]; b = a", "a is b"),
+    "of a function": ("", "a = np.zeros((4, 4)); r = a[0]\ndef f(x=r, y=a): return x is r, y is a", "f()"),
+}
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_one_array_stays_one(name, notebook, other_notebook):
+    """Arrays that share memory with others come as windows into it: one for each array, not for each place that holds it."""
+    setup, cell, compared = SAME[name]
+    for one in (notebook, other_notebook):
+        one.plain(NOTEBOOK + setup)
+    other_notebook.plain(cell)
+    expected = other_notebook.plain(compared)
+    assert notebook.distribute(f"{cell}\n{compared}") == expected, "in the cell"
+    assert notebook.plain(compared) == expected, "at home"
+    assert notebook.distribute(f"repr(({compared}))") == repr(expected), "in the next cell"
