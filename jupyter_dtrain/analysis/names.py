@@ -35,6 +35,8 @@ class CellNames:
         Read where an assignment in the cell may or may not have come first.
     attributes, imports, magics : set of str
         Attributes that the cell uses of any object, modules that it may import, and magics that it calls.
+    deleted : set of str
+        Names that it may delete, also where a handler's ``as`` ends.
     """
 
     needed: dict[str, int]
@@ -42,6 +44,7 @@ class CellNames:
     attributes: frozenset[str] = frozenset()
     imports: frozenset[str] = frozenset()
     magics: frozenset[str] = frozenset()
+    deleted: frozenset[str] = frozenset()
 
     def __iter__(self) -> Iterator[str]:
         yield from self.needed
@@ -54,6 +57,8 @@ def find_names(tree: ast.Module) -> CellNames:
     flow.statements(tree.body, assigned=set())
     in_magics = dict(reversed(list(_words_in_magics(tree))))
     in_texts = dict(reversed(list(_words_in_queries(tree)))) | in_magics | dict(_main_by_name(tree))
+    deleted = frozenset(_deleted_in(tree))
+    in_texts |= {name: line for name, line in _declared_global(tree) if name in deleted}  # which a function takes along when it is pickled
     maybe = {name: line for name, line in (in_texts | flow.maybe).items() if name not in flow.needed}
     attributes = frozenset(node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute))
     return CellNames(
@@ -62,6 +67,7 @@ def find_names(tree: ast.Module) -> CellNames:
         attributes=attributes | in_magics.keys(),
         imports=imported_names(tree),
         magics=frozenset(_magics_in(tree)),
+        deleted=deleted,
     )
 
 
@@ -114,4 +120,22 @@ def _magics_in(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(attr="run_line_magic" | "run_cell_magic"), args=[ast.Constant(value=str(name)), *_]):
+                yield name
+
+
+def _declared_global(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Yield (name, line) for each name in a ``global`` statement."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Global):
+            for name in node.names:
+                yield name, node.lineno
+
+
+def _deleted_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the names that the cell may delete, among them local ones of its functions."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(ctx=ast.Del()):
+                yield node.id
+            case ast.ExceptHandler(name=str(name)):
                 yield name

@@ -63,6 +63,8 @@ class Bundle:
         Modules in the notebook's folder, which are pickled by value.
     lines : list of str
         Messages about settings in library objects, and about caches of functions, that cannot be sent.
+    unsent : frozenset of str
+        The notebook's names that the cell may delete and always binds before it reads them.
     """
 
     packed: Packed
@@ -72,6 +74,7 @@ class Bundle:
     seen: list[object] = field(default_factory=list)
     own_modules: frozenset[str] = frozenset()
     lines: list[str] = field(default_factory=list)
+    unsent: frozenset[str] = frozenset()
 
 
 def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -> Bundle:
@@ -155,7 +158,8 @@ class _Bundler:
                 return None
         own_modules = frozenset(module.__name__ for module in self._modules)
         lines = [*self._library.lines, *lines_about_caches(whole.seen)]
-        return Bundle(whole.packed(), tracked, self._names, self._left_out, whole.seen, own_modules, lines)
+        unsent = frozenset(name for name in self._names.deleted.difference(self._names) if name in self._namespace)
+        return Bundle(whole.packed(), tracked, self._names, self._left_out, whole.seen, own_modules, lines, unsent)
 
     def _packer(self) -> Packer:
         packer = Packer(namespace=self._namespace, modules=self._modules, words=self._names.attributes, windows=self._windows)

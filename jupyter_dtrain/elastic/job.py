@@ -79,6 +79,7 @@ class CellJob(CellInput):
             functions=definitions_of(bundle.tracked),
             parcel=to_parcel(bundle.packed, blobs, on_progress),
             **vars(moment),
+            unsent=bundle.unsent,
             options=options,
             strategy=find(options.strategy),
             cell=cell,

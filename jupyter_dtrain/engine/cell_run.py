@@ -23,7 +23,7 @@ from ..transport.blob_store import HASHED, BlobFolder
 from ..transport.parcel import from_parcel
 from . import post_mortem
 from .arrival.modules import LocalModules, found_by_name, known_by_names, namespaces_of
-from .arrival.objects import DeviceNames, connect_schedulers
+from .arrival.objects import DeviceNames, bind, connect_schedulers
 from .arrival.rebuilt import Rebuilt
 from .arrival.warnings import warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
@@ -111,7 +111,7 @@ class CellRun:
         values, tracked = unpack(unpacker)
         for line in said(on_engine=True):
             self._reports.notes.say(line)
-        self._namespace.update(values)
+        bind(self._namespace, values, unsent=self._task.unsent)
         connect_schedulers(tracked)
         return tracked
 

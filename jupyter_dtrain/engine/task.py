@@ -99,6 +99,8 @@ class CellInput(ProcessState):
         The strategy named by the options.
     num_threads : int, optional
         PyTorch's number of threads in the notebook, for a cell that runs on one rank.
+    unsent : frozenset of str
+        The notebook's names that were not sent and that the cell may delete.
     """
 
     source: str
@@ -108,6 +110,7 @@ class CellInput(ProcessState):
     options: RunOptions
     strategy: StrategyInfo
     num_threads: int | None = None
+    unsent: frozenset[str] = frozenset()
 
     def shared(self) -> dict[str, Any]:
         """Return the fields that another object for the same cell shares, by name."""

@@ -100,3 +100,19 @@ def test_its_engine_is_killed(notebook):
     assert "Lost rank 0 (its process has ended): resuming from " in running.stderr
     assert difference(notebook.value(STATE), plain) is None
     assert notebook.run("%%distribute --engines 2\n2").result == "2"
+
+
+def test_a_name_that_the_cell_deletes_without_its_value_is_gone(notebook):
+    notebook.run("gone, deleted, kept = 5, 6, 7")
+    notebook.run(
+        "%%distribute --engines 2\n"
+        "try: 1 / 0\nexcept ZeroDivisionError as gone: pass\n"
+        "deleted = 1; del deleted\n"
+        "try: pass\nexcept ZeroDivisionError as kept: pass"
+    )
+    assert notebook.value("{name: name in globals() for name in ('gone', 'deleted', 'kept')}") == {
+        "gone": False,
+        "deleted": False,
+        "kept": True,
+    }
+    assert notebook.value("kept") == 7

@@ -20,7 +20,7 @@ from jupyter_dtrain.capture.library_patches import in_place
 from jupyter_dtrain.capture.process_state import ProcessSettings
 from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.engine.arrival.modules import LocalModules, found_by_name
-from jupyter_dtrain.engine.arrival.objects import DeviceNames, connect_schedulers
+from jupyter_dtrain.engine.arrival.objects import DeviceNames, bind, connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.cell_results import CellResults
 from jupyter_dtrain.engine.task import Outcome
@@ -92,7 +92,7 @@ _modules = LocalModules()
 
 
 def run(
-    source: str, parcel: Parcel, random_state: RandomState, surroundings: ProcessSettings, folder: Path
+    source: str, parcel: Parcel, unsent: frozenset[str], random_state: RandomState, surroundings: ProcessSettings, folder: Path
 ) -> tuple[Parcel, dict[str, str], RandomState]:
     """Do what an engine does with a task, without a process group."""
     surroundings.set()
@@ -101,7 +101,7 @@ def run(
     namespace: dict[str, Any] = {"__name__": "__main__"}
     with objects_left_as_they_were(), firsts_noted([source]), left_as_it_was() as clean_up:
         values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace, device_for=lambda _: torch.device("cpu")))
-        namespace.update(values)
+        bind(namespace, values, unsent=unsent)
         connect_schedulers(tracked)
         devices = DeviceNames(namespace, tracked, torch.device("cpu"))
         home = CellResults(namespace, tracked)
@@ -135,7 +135,8 @@ class Notebook:
         self.sent = pack(find_names(ast.parse(source)), self.names)
         blobs = BlobFolder(self.folder)
         parcel = to_parcel(self.sent.packed, blobs)
-        back, self.not_returned, random_state = self.engine.call(source, parcel, RandomState.now(), ProcessSettings.now(), self.folder)
+        moment = RandomState.now(), ProcessSettings.now(), self.folder
+        back, self.not_returned, random_state = self.engine.call(source, parcel, self.sent.unsent, *moment)
         self.returned = from_parcel(back, blobs)
         outcome = Outcome(rank=0, failure=None, stopped=False, steps=0, random_state=random_state)
         value, self.unread = apply_outcome(outcome, self.returned, self.sent.tracked, self.names)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import Enum
 from functools import wraps
 from types import FrameType, MethodType
 from typing import Any
@@ -136,6 +137,22 @@ def _set(holder: Any, key: str, value: object) -> None:
         slots[key] = value
     else:
         vars(holder)[key] = value
+
+
+# Names as they arrive.
+
+
+class Unsent(Enum):
+    """Stands for the notebook's value of a name that the cell binds before it reads it."""
+
+    VALUE = "not sent"
+
+
+def bind(namespace: dict[str, Any], values: dict[str, Any], *, unsent: Iterable[str]) -> None:
+    """Bind the names of `values`, and `unsent` ones, so that one of these which the cell deletes is missed at its end."""
+    namespace.update(values)
+    for name in unsent:
+        namespace.setdefault(name, Unsent.VALUE)  # a function may have brought its value with it
 
 
 # Restore optimizers and schedulers that arrived from the notebook.
