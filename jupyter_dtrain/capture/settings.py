@@ -10,7 +10,6 @@ import decimal
 import os
 import pickle
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,6 +23,7 @@ from ..integrations.registry import KNOWN, be_told, look, of_others, setting_nam
 from ..protocol import HOST_VARIABLE
 from ..system.interpreter import unwarned
 from .shell_state import set_visited, visited
+from .warning_filters import set_warning_filters, warning_filters
 
 _OF_THE_PROCESS = (
     *("CUDA_", "GLIBC_", "GLOO_", "GROUP_", "HIP_", "IPP_", "IPYTHON", "JPY_", "JUPYTER", "LOCAL_", "MALLOC_"),
@@ -178,27 +178,6 @@ def _update_environment(variables: Mapping[str, str | None]) -> None:
             os.environ[name] = value
 
 
-def _warning_filters() -> list[tuple[str, str, tuple[str, str], str, int]]:
-    """Return the warning filters as arguments of ``warnings.filterwarnings``, with categories by name, as a process may lack some."""
-    filters: list[tuple[Any, ...]] = list(warnings.filters)
-    return [
-        (action, _text(message), (kind.__module__, kind.__qualname__), _text(module), line)
-        for action, message, kind, module, line in filters
-    ]
-
-
-def _text(pattern: Any) -> str:
-    return getattr(pattern, "pattern", pattern) or ""  # Python's default filters have strings
-
-
-def _set_warning_filters(filters: Sequence[tuple[Any, str, tuple[str, str], str, int]]) -> None:
-    warnings.resetwarnings()
-    for action, message, (module, name), where, line in filters:
-        kind = getattr(sys.modules.get(module), name, None)
-        if kind is not None:
-            warnings.filterwarnings(action, message, kind, where, line, append=True)
-
-
 _SETTINGS = {
     "IPython.%cd": Setting(visited, set_visited),
     KNOWN: Setting(of_others, be_told),
@@ -231,7 +210,7 @@ _SETTINGS = {
     "sys.argv": _flag(sys, "argv"),  # the default input of argparse
     # On an engine there are more frames below the cell than in the notebook.
     "sys.setrecursionlimit": Setting(sys.getrecursionlimit, lambda limit: sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))),
-    "warnings.filters": Setting(_warning_filters, _set_warning_filters),
+    "warnings.filters": Setting(warning_filters, set_warning_filters),
     ENVIRONMENT: Setting(_environment, _set_environment),
     SOME_OF_IT: Setting(dict, _update_environment),
 }

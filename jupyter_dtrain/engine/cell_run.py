@@ -25,7 +25,7 @@ from . import post_mortem
 from .arrival.modules import LocalModules, found_by_name, known_by_names, namespaces_of
 from .arrival.objects import DeviceNames, bind, connect_schedulers
 from .arrival.rebuilt import Rebuilt
-from .arrival.warnings import warnings_of_callers
+from .arrival.warnings import filters_kept, warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
 from .cell_boundary import CellBoundary
 from .comm.mesh import Mesh
@@ -82,8 +82,7 @@ class CellRun:
         self._devices.move_models()
         self._boundary = CellBoundary(task, self._namespace, talk=talk, control=control, reports=reports)
         self._loops = loops = self._boundary.loops
-        self._shown = Shown(seen=task.resume.seen_of(task.rank) if task.resume is not None else Count())
-        shown = self._shown
+        self._shown = shown = Shown(seen=task.resume.seen_of(task.rank) if task.resume is not None else Count())
         self._temporary = TemporaryFolders(task.run_id, is_jumping=lambda: loops.is_jumping, is_leaving=lambda: shown.holds)
         self._strategy = strategy(self._context())
         self._strategy.prepare(self._tracked)
@@ -102,6 +101,7 @@ class CellRun:
         self._failure: Failure | None = None
         self._value: Any = None
 
+    @filters_kept()
     def _unpack(self) -> list[object]:
         """Unpack the cell's names into its namespace, and return the objects that came with it."""
         packed = from_parcel(self._task.parcel, self._blobs)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
+from ..capture.warning_filters import find_classes
 from ..engine.result_pickler import Head
 from ..engine.task import Outcome
 from ..serialization.copy_restore import restore_all
@@ -80,6 +81,7 @@ def apply_outcome(
     bound = {name: read(name) for name in head.names}
     namespace.update({name: obj for name, obj in bound.items() if name not in _KEEP and obj is not _NOTHING})
     namespace.setdefault("__builtins__", builtins)
+    find_classes()
     read("what libraries keep")  # unpickling sets it in the libraries
     value = read("the value of the last line")
     return None if value is _NOTHING else value, unread

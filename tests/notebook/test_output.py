@@ -111,6 +111,27 @@ for epoch in range(4):
     assert notebook.run("%%distribute --engines 2 --checkpoint-every 2" + cell).stderr.count("UserWarning") == 1
 
 
+def test_filters_for_warnings_of_the_notebook_hold_in_the_cell_and_stay(notebook):
+    notebook.run("import warnings\nclass Mine(UserWarning): pass\nwarnings.simplefilter('error', Mine)\nbefore = warnings.filters.copy()")
+    cell = notebook.run("""%%distribute --engines 2
+warnings.filterwarnings("ignore", message="boring")
+class New(UserWarning): pass
+warnings.simplefilter("error", New)
+caught = []
+for kind in (Mine, New):
+    try: warnings.warn("dear", kind)
+    except UserWarning as error: caught.append(type(error).__name__)
+warnings.warn("boring")
+""")
+    assert cell.stderr == ""
+    left = notebook.value("caught, warnings.filters[2:] == before, warnings.filters[0][2] is New, warnings.filters[1][1].pattern")
+    assert left == (["Mine", "New"], True, True, "boring")
+    cell = notebook.run("%%distribute --engines 2\ntry: warnings.warn('dear', New)\nexcept New: caught.append('again')")
+    assert cell.stderr == ""
+    assert notebook.value("caught[2:]") == ["again"]
+    notebook.run("warnings.filters[:] = before[1:]; warnings._filters_mutated()")
+
+
 def test_an_untouched_cell_brings_no_warnings_of_ours_or_pytorchs(notebook):
     notebook.run("model = nn.Linear(3, 1)\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)")
     notebook.run("scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=10)")

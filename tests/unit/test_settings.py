@@ -71,13 +71,6 @@ def test_a_setting_is_made_elsewhere_and_taken_back(change):
     assert changes(there, settings_now()) == {}
 
 
-def test_a_filter_whose_warning_is_not_known_is_left_out():
-    make_settings({"warnings.filters": [("ignore", "", ("nowhere", "Kind"), "", 0), ("error", "told", ("builtins", "UserWarning"), "", 0)]})
-    with pytest.raises(UserWarning):
-        warnings.warn("told", stacklevel=1)
-    assert len(warnings.filters) == 1
-
-
 def test_of_the_environment_only_what_is_new_comes_home(monkeypatch):
     monkeypatch.setenv("GOES", "1")
     before = settings_now()

@@ -14,6 +14,7 @@ from typing import Any, cast
 import torch.overrides
 from torch.overrides import handle_torch_function
 
+from ...capture.warning_filters import forget_classes, put_filters
 from ...system.patches import patched
 from ..user_frames import is_ours
 
@@ -59,6 +60,17 @@ def warnings_of_callers() -> Iterator[None]:
         for one in ours:
             with suppress(ValueError):  # the cell has removed it
                 filters.remove(one)
+        forget_classes()
+
+
+@contextmanager
+def filters_kept() -> Iterator[None]:
+    """Undo what imports in the ``with`` block do to the filters: in the notebook they have done so before."""
+    before = list(warnings.filters)
+    try:
+        yield
+    finally:
+        put_filters(before)
 
 
 def _is_between(filename: str) -> bool:
