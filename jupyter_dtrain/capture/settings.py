@@ -7,11 +7,13 @@ their defaults are sent.
 from __future__ import annotations
 
 import decimal
+import gc
 import os
 import pickle
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from traceback import walk_stack
 from typing import Any
 
 import numpy as np
@@ -139,6 +141,13 @@ def _set_next_hook(number: int) -> None:
     RemovableHandle.next_id = max(number, RemovableHandle.next_id)
 
 
+def _set_recursion_limit(limit: int) -> None:
+    """Set the limit; this process may need more than another one, as there are more frames below an engine's cell."""
+    depth = sum(1 for _ in walk_stack(None))
+    sys.setrecursionlimit(max(limit, depth + _FRAMES))
+
+
+_FRAMES = 300  # those that running a cell needs beside the cell's own
 _CUDNN: Any = torch.backends.cudnn
 _ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 
@@ -208,8 +217,9 @@ _SETTINGS = {
     "numpy.seterr": Setting(np.geterr, lambda kinds: np.seterr(**kinds)),
     "decimal.getcontext": Setting(_decimal_context, _set_decimal_context),
     "sys.argv": _flag(sys, "argv"),  # the default input of argparse
-    # On an engine there are more frames below the cell than in the notebook.
-    "sys.setrecursionlimit": Setting(sys.getrecursionlimit, lambda limit: sys.setrecursionlimit(max(limit, sys.getrecursionlimit()))),
+    "sys.setrecursionlimit": Setting(sys.getrecursionlimit, _set_recursion_limit),
+    "gc.enable": Setting(gc.isenabled, lambda is_enabled: gc.enable() if is_enabled else gc.disable()),
+    "gc.set_threshold": Setting(gc.get_threshold, lambda numbers: gc.set_threshold(*numbers)),
     "warnings.filters": Setting(warning_filters, set_warning_filters),
     ENVIRONMENT: Setting(_environment, _set_environment),
     SOME_OF_IT: Setting(dict, _update_environment),

@@ -56,3 +56,19 @@ def test_what_belongs_to_a_context_is_named(notebook):
     assert notebook.value("(level.get(), number)") == (2, 2)
     notebook.run("token = level.set(3)")
     assert "uses 'token' (a Token), which cannot be sent" in notebook.fail(f"{CELL}level.reset(token)").error[1]
+
+
+def test_settings_of_the_interpreter_go_both_ways_and_not_to_the_next_cell(notebook):
+    seen = "seen = gc.isenabled(), gc.get_threshold(), sys.getrecursionlimit()"
+    notebook.run(f"import gc, sys\n{seen}")
+    usual = notebook.value("seen")
+    notebook.run("gc.disable(); sys.setrecursionlimit(4321)")
+    notebook.run(f"%%distribute --engines 2\n{seen}\ngc.enable(); gc.set_threshold(800, 5, 5); sys.setrecursionlimit(1234)")
+    assert notebook.value("seen") == (False, usual[1], 4321)
+    assert notebook.value(seen.removeprefix("seen = ")) == (True, (800, 5, 5), 1234)
+    cell = notebook.fail(f"%%distribute --engines 2\n{seen}\ngc.disable(); sys.setrecursionlimit(6000)\nraise ValueError")
+    assert cell.error[0] == "ValueError"
+    assert notebook.value(seen.removeprefix("seen = ")) == (False, (800, 5, 5), 6000)
+    notebook.run(f"gc.enable(); gc.set_threshold(*{usual[1]}); sys.setrecursionlimit({usual[2]})")
+    notebook.run(f"%%distribute --engines 2\n{seen}")
+    assert notebook.value("seen") == usual

@@ -1,6 +1,7 @@
 """Settings of libraries, as they are read in one process and made in another."""
 
 import decimal
+import gc
 import os
 import pickle
 import sys
@@ -31,7 +32,7 @@ def test_all_are_known_and_can_be_sent():
     before = settings_now()
     assert {"torch.set_printoptions", "numpy.set_printoptions", "warnings.filters", "os.environ"} < before.keys()
     assert {"matplotlib.rcParams", "matplotlib.use", "matplotlib.figure_formats", "pandas.set_option"} < before.keys()  # imported here
-    assert len({name for name in before if not name.startswith(("IPython.", "distributed.", "mlflow.", "wandb."))}) == 28
+    assert len({name for name in before if not name.startswith(("IPython.", "distributed.", "mlflow.", "wandb."))}) == 30
     assert ("IPython.%cd" in before) == (get_ipython() is not None)
     assert pickle.loads(pickle.dumps(before)) == before
 
@@ -54,6 +55,10 @@ def test_all_are_known_and_can_be_sent():
         lambda: setattr(torch.backends.cuda.matmul, "allow_bf16_reduced_precision_reduction", False),
         lambda: torch.backends.cuda.enable_flash_sdp(False),
         lambda: Distribution.set_default_validate_args(not Distribution._validate_args),  # torch.compile may have switched it off before
+        gc.disable,
+        lambda: gc.set_threshold(900, 9, 9),
+        lambda: sys.setrecursionlimit(sys.getrecursionlimit() + 1),
+        lambda: sys.setrecursionlimit(900),
         lambda: pandas.set_option("display.precision", 2),
         lambda: matplotlib.rcParams.update({"axes.grid": True, "figure.figsize": (3, 2)}),
         lambda: matplotlib.use("svg"),
@@ -69,6 +74,11 @@ def test_a_setting_is_made_elsewhere_and_taken_back(change):
     assert changes(before, settings_now()) == {}
     make_settings({name: there[name]})
     assert changes(there, settings_now()) == {}
+
+
+def test_a_recursion_limit_leaves_room_for_running_a_cell():
+    make_settings({"sys.setrecursionlimit": 10})
+    assert 300 < sys.getrecursionlimit() < 900
 
 
 def test_of_the_environment_only_what_is_new_comes_home(monkeypatch):
