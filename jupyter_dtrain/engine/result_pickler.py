@@ -11,9 +11,9 @@ import torch
 from ..serialization.copy_restore import Contents
 from ..serialization.cut_graphs import without_graph
 from ..serialization.leaves import Numbers
-from ..serialization.module_reducers import itself
 from ..serialization.pickler import Packer
 from ..serialization.progress_bars import bar_at_rest, is_progress_bar
+from ..serialization.torch_reducers import with_gradient
 from .tensor.graph_placement import computed_by
 from .tensor.placement_types import GlobalTensor
 
@@ -95,9 +95,10 @@ class ResultPacker(Packer):
         """Return how `obj` is pickled."""
         if self._whole is not None and isinstance(obj, GlobalTensor):
             tensor = self._whole(obj).detach()
+            gradient = obj.grad if obj.is_leaf or obj.retains_grad else None
             if obj.grad_fn is not None:
-                return without_graph, (tensor, None, computed_by(obj.grad_fn))
-            return itself, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point),)
+                return without_graph, (tensor, gradient, computed_by(obj.grad_fn))
+            return with_gradient, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point), gradient)
         if self._whole is None and isinstance(obj, GlobalTensor):  # the cell did not end by itself
             raise TypeError("an engine has only its shard of a sharded batch")
         if is_progress_bar(obj):

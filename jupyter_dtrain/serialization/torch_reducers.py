@@ -44,6 +44,12 @@ def reduced_tensor(tensor: torch.Tensor) -> Any:
     return (*reduced, (tensor.grad, hooks or None, after or None), None, None, _set_gradient)
 
 
+def with_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+    """Return `tensor` with this gradient."""
+    tensor.grad = gradient
+    return tensor
+
+
 def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, Any, Any]) -> None:
     gradient, hooks, after = state
     if gradient is not None:

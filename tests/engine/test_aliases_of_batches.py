@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
+import torch
 
-from tests.engine.ranks import Ranks
-from tests.engine.test_data_attribute import assert_as_in_one_process
+from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.cell_results import CellResults
+from tests.engine.ranks import Ranks, Run, double_precision, run_notebook, run_plain
+from tests.engine.test_data_attribute import SETUP, assert_as_in_one_process
 
 ALIASES = {
     "detach": "x.detach()",
@@ -144,3 +148,56 @@ def ranks():
 @pytest.mark.parametrize("cell", list(_cells()))
 def test_what_is_written_to_one_is_in_the_others(ranks, cell):
     assert_as_in_one_process(ranks, cell, world_sizes=(2,))
+
+
+# What is made of a batch, and what is kept under two names.
+KEPT = {
+    "a gradient": ("model(z).sum().backward(); g = z.grad", "g is z.grad, g"),
+    "two of them": ("model(z).sum().backward(); held = [z.grad, {'g': z.grad}]", "held[0] is z.grad, held[1]['g'] is z.grad, z.grad"),
+    "retained": ("h = z * 2; h.retain_grad(); model(h).sum().backward(); g = h.grad", "g is h.grad, g, z.grad"),
+    "with a graph": ("model(z).pow(2).sum().backward(create_graph=True); g = z.grad", "g is z.grad, g.requires_grad, g.detach()"),
+    "and a column": ("model(z).sum().backward(); g = z.grad; v = g[:, 0]; v += 1", "g is z.grad, v.data_ptr() == g.data_ptr(), v, g"),
+    "in an object": (
+        "model(z).sum().backward(); net = nn.Module(); net.z, net.g = z, z.grad; h = (z, z.grad)",
+        "net.z is z, net.g is z.grad, h[1] is z.grad",
+    ),
+    "set": ("z.grad = g = x * 2", "g is z.grad, g"),
+    "of a plain one": ("p = nn.Parameter(torch.ones(2, 3)); p.grad = g = x[:2] * 2", "g is p.grad, g"),
+    "of the model": ("w = model[0].weight; w.grad = g = x.new_ones(5, 3) * x.sum()", "g is w.grad, model[0].weight.grad is g, g"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_gradient_beside_its_tensor_stays_one(ranks, name):
+    lines, compare = KEPT[name]
+    cell = f"for x, y in loader: z = x.clone().requires_grad_(); {lines}"
+    (expected,) = ranks.call(1, run_plain, SETUP, cell, f"({compare},)")
+    for found in ranks.call(2, run_notebook, SETUP, cell, f"({compare},)"):
+        for one, other in zip(found["compared"], expected["compared"], strict=True):
+            assert torch.allclose(one, other) if isinstance(other, torch.Tensor) else one is other is True
+
+
+@double_precision()
+def saved_and_loaded(run: Run, cell: str, compare: str) -> Any:
+    """Return what a process that goes on from the rank's snapshot after `cell` has of it."""
+    torch.manual_seed(0)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(SETUP, "setup", namespace)
+    results, training = CellResults(namespace, []), run.training(namespace["model"])
+    with training.installed():
+        run_cell(cell, "cell", namespace)
+        names = {name: value for name, value in namespace.items() if name not in "zgh"}
+        saved = results.save([], gather=training.wholes, skip=names)
+    assert saved is not None
+    later: dict[str, Any] = {"__name__": "__main__"}
+    CellResults(later, []).load(saved.packed, device_for=torch.device)
+    return eval(compare, later)
+
+
+def test_a_gradient_goes_on_with_its_tensor(ranks):
+    """A run that resumes in the middle of a loop has the gradients of the batch that was last, as it has the batch."""
+    cell = "for x, y in loader: z = x.clone().requires_grad_(); h = z * 2; h.retain_grad(); model(h).pow(2).sum().backward(); g = z.grad"
+    compare = "[g is z.grad, z.requires_grad, h.requires_grad, *g.flatten().tolist(), *h.grad.flatten().tolist()]"
+    (expected,) = ranks.call(1, run_plain, SETUP, cell, compare)
+    for found in ranks.call(2, saved_and_loaded, cell, compare):
+        assert found == pytest.approx(expected["compared"])

@@ -66,7 +66,7 @@ class _Settling:
             return seen[id(value)][1]
         if isinstance(value, GlobalTensor):
             whole = self._whole(value).detach()
-            gradient = self._whole(value.grad).detach() if (value.is_leaf or value.retains_grad) and value.grad is not None else None
+            gradient = self.of(value.grad) if (value.is_leaf or value.retains_grad) and value.grad is not None else None
             if value.grad_fn is not None:
                 whole = without_graph(whole, gradient, computed_by(value.grad_fn))
             else:
@@ -103,4 +103,4 @@ class _Settling:
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
         # Set by the cell to a result of `torch.autograd.grad`, or retained by what all ranks have made of parameters.
         if (is_leaf(tensor) or tensor.retains_grad) and isinstance(tensor.grad, GlobalTensor):
-            tensor.grad = self._whole(tensor.grad).detach()
+            tensor.grad = self.of(tensor.grad)
