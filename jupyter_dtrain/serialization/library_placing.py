@@ -185,6 +185,15 @@ def librarys_objects() -> frozenset[int]:
     return frozenset(_before or ())
 
 
+def fill_in_cell(obj: Any, held: Held) -> bool:
+    """Set the contents of `obj` to `held` until the end of the cell; return whether there is one that may change libraries."""
+    if _before is None or is_apart():
+        return False
+    _remember(obj)
+    fill(obj, held)
+    return True
+
+
 def _remember(obj: Any) -> None:
     if _before is not None and id(obj) not in _before:
         base = _base_of(obj)

@@ -35,6 +35,7 @@ from .global_hooks import reduced_registry
 from .gpu_reducers import reduced_stream
 from .itertools_parts import first_round_of, reduced_itertools
 from .late_bound import reduced_late
+from .library_constants import reduced_constant
 from .loader_workers import set_loader, with_seed
 from .locks import reduced_lock
 from .memory_views import reduced_view
@@ -142,6 +143,7 @@ def forgets(obj: object, name: str) -> bool:
 _CONTAINERS: tuple[Callable[[Any], Any], ...] = (reduced_registry, reduced_own, reduced_by_library, reduced_as_it_is, reduced_container)
 _WAYS: tuple[Callable[[Any], Any], ...] = (
     reduced_late,
+    reduced_constant,
     reduced_bar,
     *(
         reduced_stream,

@@ -1,0 +1,24 @@
+"""Values that are more than their contents go to engines and come home as they are in one process: identity, order, names, causes."""
+
+from __future__ import annotations
+
+CELL = "%%distribute --engines 2\n"
+
+
+def test_a_librarys_constants_are_the_same_objects(notebook):
+    notebook.run("""
+import dataclasses
+from torch.distributions import constraints
+positive = constraints.positive
+@dataclasses.dataclass
+class Base:
+    a: int
+    b: list = dataclasses.field(default_factory=list)
+    c: int = 3
+""")
+    shown = notebook.run(
+        f"{CELL}@dataclasses.dataclass\nclass Sub(Base):\n    z: float = 0.0\nkept = positive\nkept is constraints.positive, Sub(1)"
+    )
+    assert shown.result == "(True, Sub(a=1, b=[], c=3, z=0.0))"
+    assert notebook.value("(str(Sub(2)), str(Base(2)))") == ("Sub(a=2, b=[], c=3, z=0.0)", "Base(a=2, b=[], c=3)")
+    assert notebook.value("(kept is constraints.positive, dataclasses.fields(Sub)[0].default is dataclasses.MISSING)") == (True, True)
