@@ -14,7 +14,7 @@ it after the backward pass needs no further collective.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -110,7 +110,7 @@ class GradientSync:
             The other arguments of the call.
         """
         if self._nested is None and self._is_alike(tensors[0]):
-            original(tensors, grad_tensors, inputs=inputs, **options)
+            self._not_reduced(BackwardPass(original, tensors, [*tensors], [*grad_tensors], (), inputs, options))
             return
         roots = [to_local(root) if isinstance(root, GlobalTensor) else root for root in tensors]
         starts = [start if start is None else self._start_at(root, start) for root, start in zip(tensors, grad_tensors, strict=True)]
@@ -130,6 +130,11 @@ class GradientSync:
                 note(error)
                 raise
         settle()
+
+    def _not_reduced(self, one: BackwardPass) -> None:
+        """Run a pass that is equal on all ranks as it is."""
+        with nullcontext() if self.sharded is None else self.sharded.not_reduced(one):
+            one.original(one.tensors, one.gradients, inputs=one.inputs, **one.options)
 
     def _start_at(self, root: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
         return start_at(root, start, self._whole) if self._whole is not None else start

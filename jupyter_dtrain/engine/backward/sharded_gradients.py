@@ -17,6 +17,9 @@ class ShardedGradients(Protocol):
     def begins(self, one: BackwardPass) -> None:
         """Check a pass before its leaves are determined; raise if it is not supported, on all ranks alike."""
 
+    def not_reduced(self, one: BackwardPass) -> AbstractContextManager[None]:
+        """Add the full gradients of a pass that is equal on all ranks to sharded ones, after the ``with`` block. A collective."""
+
     def around(self, one: BackwardPass) -> BackwardPass:
         """Return the pass to run in place of `one`, which may include work for other ranks. A collective."""
 

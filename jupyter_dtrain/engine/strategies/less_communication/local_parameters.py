@@ -121,6 +121,10 @@ class LocalParameters(ParameterMeans):
         if one.creates_graph:
             self.reduce_gradients(self.all())
 
+    def not_reduced(self, one: BackwardPass) -> AbstractContextManager[None]:  # noqa: ARG002  # any is gone through
+        """Return a context that does nothing: gradients are full."""
+        return nullcontext()
+
     def around(self, one: BackwardPass) -> BackwardPass:
         """Return `one`, as each rank runs its own pass."""
         return one

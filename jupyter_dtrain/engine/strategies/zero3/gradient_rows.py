@@ -54,6 +54,11 @@ class GradientRows(ABC):
         """The rows of the gradient, also those of the global tensor that the cell may reference. (r, ...)."""
         return self._gradient if self._gradient_view is None else to_local(self._gradient_view)
 
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is a gradient, of which each rank has rows."""
+        return self._gradient is not None
+
     def read_gradient(self) -> torch.Tensor | None:
         """Return what the cell gets as ``parameter.grad``: a global tensor of the rows, or what it has set itself."""
         with quiet():
@@ -97,6 +102,14 @@ class GradientRows(ABC):
         else:
             with quiet(), torch.no_grad():
                 own.add_(rows)
+
+    def add_full_gradient(self) -> None:
+        """Add a full gradient, which a pass has computed beside the rows of an earlier one, to these."""
+        with quiet(), torch.no_grad():
+            whole = self.parameter.grad
+            if self.has_rows and whole is not None:
+                self.parameter.grad = None
+                self.add_gradient(whole.detach()[self.own])
 
     def cut_gradient(self) -> None:
         """Cut a full gradient down to the rows of this rank, unless it is part of a graph."""

@@ -159,12 +159,33 @@ class ShardedGradients:
     def among(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return those of `leaves` whose gradients are sharded. Collective: parameters with hooks, which need full ones, are replicated."""
         sharded = [leaf for leaf in leaves if (shard := self._store.shard_of(leaf)) is not None and not shard.is_pinned]
+        return self._without_hooks(sharded)
+
+    def _without_hooks(self, sharded: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Return those of some sharded parameters that still are when those with hooks are replicated. Collective, if there are any."""
         hooked = [leaf for leaf in sharded if leaf._backward_hooks or leaf._post_accumulate_grad_hooks]
         self._store.replicate(hooked, "they have hooks")
         return [leaf for leaf in sharded if self._store.shard_of(leaf) is not None]
 
     def begins(self, one: BackwardPass) -> None:
         """Accept any pass."""
+
+    @contextmanager
+    def not_reduced(self, one: BackwardPass) -> Iterator[None]:
+        """Add what the pass in the ``with`` block computes, in full and equal on all ranks, to gradients that are sharded. Collective."""
+        sharded = [shard for shard in self._store.shards() if shard.has_rows]
+        if sharded:
+            reached = {id(leaf) for leaf in one.reached()}
+            kept = self._without_hooks([shard.parameter for shard in sharded if id(shard.parameter) in reached])
+            sharded = [shard for leaf in kept if (shard := self._store.shard_of(leaf)) is not None]
+        if one.creates_graph:  # the sum is another tensor then, and part of the graph
+            for shard in sharded:
+                shard.set_gradient(self._store.full_tensor(shard.read_gradient()))
+        try:
+            yield
+        finally:
+            for shard in sharded:
+                shard.add_full_gradient()
 
     def around(self, one: BackwardPass) -> BackwardPass:
         """Return `one`: each rank runs its own pass."""
