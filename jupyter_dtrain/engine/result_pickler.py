@@ -16,6 +16,7 @@ from ..serialization.progress_bars import bar_at_rest, is_progress_bar
 from ..serialization.torch_reducers import with_gradient
 from .tensor.graph_placement import computed_by
 from .tensor.placement_types import GlobalTensor
+from .tensor.tensor_type import tensor_type
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class ResultPacker(Packer):
             return with_gradient, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point), gradient)
         if self._whole is None and isinstance(obj, GlobalTensor):  # the cell did not end by itself
             raise TypeError("an engine has only its shard of a sharded batch")
+        if obj is GlobalTensor:
+            return tensor_type, ()
         if is_progress_bar(obj):
             if self._whole is not None:  # in a snapshot
                 raise TypeError(f"cannot pickle {type(obj).__name__!r} object: a progress bar has to be made again")

@@ -98,6 +98,7 @@ TABLE = (
     Replaced("torch.nn.functional", "softplus softshrink hardshrink threshold_ celu_ rrelu_", _NUMBERS),
     Replaced("torch._VF", "threshold threshold_", _NUMBERS),
     Replaced("torch.linalg", "vector_norm matrix_norm norm", _NUMBERS),
+    Replaced("torch.overrides", "_get_overloaded_args", "their type is equal to that of plain ones, and is asked first", ENGINE),
     # -- sharded parameters
     Replaced("torch.Tensor", "grad _grad", "`zero3`: a tensor that is not sharded gets a sharded gradient whole"),
     Replaced("torch.Tensor", "as_subclass _make_subclass set_", "`zero3`: takes a sharded parameter whole"),

@@ -65,6 +65,7 @@ NAMES = {
     "torch.nn.modules.module._global_forward_hooks": "hooks of all modules",
     "torch.nn.modules.module._global_forward_pre_hooks": "hooks of all modules",
     "torch.nn.modules.module._has_any_global_hook": "whether somebody looks at what every module is given",
+    "torch.overrides._get_overloaded_args": "which operands of functions written in Python decide what they do",
     "torch.overrides._get_current_function_mode_stack": "whether somebody looks at every operation",
     "torch.nn.utils.parametrize._cache": "parametrized modules whose call is taken back",
     "torch.nn.utils.parametrize._inject_new_class": "how a parametrized module is read",

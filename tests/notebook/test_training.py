@@ -829,3 +829,14 @@ def test_imports_from_the_future_below_others_in_the_cell(notebook):
     cell = notebook.fail("%%distribute --engines 2\nimport math\nfrom __future__ import nothing")
     assert "future feature nothing is not defined" in cell.traceback
     assert ", line 3" in cell.traceback
+
+
+def test_types_of_a_batch_are_kept_as_those_of_tensors(notebook):
+    notebook.run("import collections\nx_all = torch.randn(12, 3)\nbatches = DataLoader(TensorDataset(x_all), batch_size=6)")
+    notebook.run(
+        "%%distribute --engines 2\ncounts, kinds, classes = collections.Counter(), {}, []\nfor x, in batches:\n"
+        "    counts.update(map(type, [x, 1, x.sum()]))\n    kinds[type(x), 'key'] = {type(x)}\n    classes += [type(x), x.__class__]"
+    )
+    assert notebook.value("counts[torch.Tensor]") == 4
+    kept = notebook.value("[kind is torch.Tensor for kind in (*classes, *counts, *[*kinds][0], *[*kinds.values()][0])]")
+    assert kept == [True, True, True, True, True, False, True, False, True]

@@ -102,4 +102,5 @@ def _way(module: nn.Module, given: Any, settings: tuple[Any, ...]) -> Any:
 
 
 def _flag(value: Any) -> Any:
-    return value if isinstance(value, _FLAGS) else type(value)
+    kind = type(value)
+    return value if isinstance(value, _FLAGS) else (kind, type(kind))  # the type of global tensors is equal to that of plain ones

@@ -20,6 +20,7 @@ import torch
 from torch.autograd import forward_ad
 
 from .batch_shard import BatchShard
+from .tensor_type import LikeTensor
 from .view_calls import ViewCall
 
 
@@ -88,18 +89,6 @@ def _without_run(*_: Any) -> Any:
     raise RuntimeError("its shards are on several engines, and the run ended before they were gathered")
 
 
-class _LikeTensor(type(torch.Tensor)):  # type: ignore[misc]
-    """Metaclass by which ``type(loss) == torch.Tensor`` holds in the cell, and the type prints as ``torch.Tensor``."""
-
-    def __eq__(cls, other: object) -> bool:
-        return cls is other or other is torch.Tensor
-
-    __hash__ = type.__hash__  # PyTorch keeps types of operands in sets: there the two must differ
-
-    def __repr__(cls) -> str:
-        return repr(torch.Tensor)
-
-
 class Origin(NamedTuple):
     """The root tensor whose storage a tensor shares, and the views that lead to it."""
 
@@ -150,7 +139,7 @@ class GlobalState:
     is_lent: bool = False
 
 
-class GlobalTensor(torch.Tensor, metaclass=_LikeTensor):
+class GlobalTensor(torch.Tensor, metaclass=LikeTensor):
     """A rank's part of a tensor that spans the ranks; made by :func:`from_local`. Its metadata is in `_state`.
 
     The class attribute `dispatch` runs operations on global tensors while a run has a global view.
