@@ -68,7 +68,7 @@ def apply_outcome(
     try:
         restore_all([tracked[index] for index in changed], list(changed.values()))
     except CannotPlace as error:
-        unread["an iterator"] = str(error)
+        unread |= {_name_of_any(iterators, namespace): reason for iterators, reason in error.why}
     for index in changed:
         if isinstance(loader := tracked[index], DataLoader):
             take_over_workers(loader)
@@ -89,6 +89,22 @@ def apply_outcome(
 
 def _name_of(obj: object, namespace: dict[str, Any]) -> str:
     return next((name for name, value in namespace.items() if value is obj), f"a {type(obj).__name__}")
+
+
+def _name_of_any(iterators: Sequence[object], namespace: dict[str, Any]) -> str:
+    """Return how the notebook refers to the first of `iterators` that it refers to by a name, or by a part of what has a name."""
+    for one in iterators:
+        for name, value in namespace.items():
+            if value is one:
+                return name
+            parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+            for key, part in parts if name not in _KEEP else ():
+                if part is one:
+                    return f"{name}[{key!r}]"
+            for key, part in getattr(value, "__dict__", {}).items():
+                if part is one:
+                    return f"{name}.{key}"
+    return f"an iterator ({type(iterators[0]).__name__})"
 
 
 def device_here(kind: str) -> torch.device:

@@ -10,13 +10,23 @@ from contextlib import suppress
 from types import CellType
 from typing import Any
 
-from .iterators import _COUNTED, _INDEXED, Standing, _remaining, is_iterator, place_of
+from .iterators import _COUNTED, _INDEXED, Standing, _Items, _remaining, is_iterator, place_of
 from .itertools_parts import PICKLED, behind, no_warnings, parts_of, repeating
 from .python_reducers import attribute_holders
 
 
 class CannotPlace(Exception):
-    """An iterator of the notebook cannot be moved to its copy's position."""
+    """Iterators of the notebook cannot be moved to their copies' positions.
+
+    Attributes
+    ----------
+    why : list of (list of iterators, str)
+        Iterators that contain each other, the outermost first, and what holds one of them.
+    """
+
+    def __init__(self, why: list[tuple[list[Any], str]]) -> None:
+        super().__init__("; ".join(reason for _, reason in why))
+        self.why = why
 
 
 def put_in_place(iterators: Sequence[Any], standings: Sequence[Standing]) -> None:
@@ -27,16 +37,57 @@ def put_in_place(iterators: Sequence[Any], standings: Sequence[Standing]) -> Non
     CannotPlace
         An iterator must be replaced by a new one, but an immutable object refers to it. All others are moved.
     """
-    _move(_take_with_count, iterators, standings)  # before the iterators inside
-    inner = [pair for standing in standings for pair in standing.inner]
-    if inner:
-        put_in_place([iterator for iterator, _ in inner], [standing for _, standing in inner])
-    _move(_move_by_itself, iterators, standings)
-    _move(_move_behind_its_parts, iterators, standings)
-    left = [index for index, to in enumerate(standings) if not _stands(iterators[index], to)]
-    if left:
-        olds = [iterators[index] for index in left]
-        _replace(olds, _made_anew(olds, [standings[index] for index in left]))
+    olds, tos = _outermost_first(iterators, standings)
+    _move(_take_items, olds, tos)
+    _move(_move_by_itself, olds[::-1], tos[::-1])
+    _move(_move_behind_its_parts, olds[::-1], tos[::-1])
+    left = [index for index, to in enumerate(tos) if not _stands(olds[index], to)]
+    ours = {id(olds), *_tuples_in(tos)}
+    stuck = []
+    for group in _connected(left, olds, tos):
+        members, where = [olds[index] for index in group], [tos[index] for index in group]
+        holders = [holder for holder in gc.get_referrers(*members) if id(holder) not in ours and holder is not members]
+        if why := _why_stuck(holders, members):
+            stuck.append((members, f"where it stands cannot be set, and {why}"))
+        else:
+            _replace(holders, members, _made_anew(members, where))
+    if stuck:
+        raise CannotPlace(stuck)
+
+
+def _outermost_first(iterators: Sequence[Any], standings: Sequence[Standing]) -> tuple[list[Any], list[Standing]]:
+    """Return the iterators and those inside, each once and before those that it contains."""
+    found: dict[int, tuple[Any, Standing]] = {}
+    for pair in zip(iterators, standings, strict=True):
+        _add(found, *pair)
+    return [iterator for iterator, _ in found.values()][::-1], [to for _, to in found.values()][::-1]
+
+
+def _add(found: dict[int, tuple[Any, Standing]], iterator: Any, to: Standing) -> None:
+    if id(iterator) not in found:
+        for pair in to.inner:
+            _add(found, *pair)
+        found[id(iterator)] = iterator, to
+
+
+def _tuples_in(standings: Sequence[Standing]) -> set[int]:
+    """Return the ids of the tuples by which standings refer to iterators."""
+    todo: list[Any] = [part for to in standings for part in (to.parts, *to.inner)]
+    for part in todo:
+        todo.extend(inside for inside in part if type(inside) is tuple)
+    return set(map(id, todo))
+
+
+def _connected(left: list[int], olds: list[Any], standings: list[Standing]) -> list[list[int]]:
+    """Return groups of those `left` that contain each other."""
+    which = {id(olds[index]) for index in left}
+    groups: list[tuple[list[int], set[int]]] = []
+    for index in left:
+        near = {id(part) for part in (olds[index], *(part for part, _ in standings[index].inner))} & which
+        touched = [group for group in groups if not group[1].isdisjoint(near)]
+        members = sorted((index, *(one for group, _ in touched for one in group)))
+        groups = [group for group in groups if group not in touched] + [(members, near.union(*(ids for _, ids in touched)))]
+    return [members for members, _ in groups]
 
 
 def _stands(iterator: Any, to: Standing) -> bool:
@@ -61,11 +112,29 @@ def _move(way: Callable[[Any, Standing], None], iterators: Sequence[Any], standi
                 way(iterator, to)
 
 
-def _take_with_count(iterator: Any, to: Standing) -> None:
-    """Advance an `enumerate` together with its inner iterator, if that runs no user code."""
+def _take_items(iterator: Any, to: Standing) -> None:
+    """Advance an `enumerate` or `islice` together with its inner iterators, if that runs no user code."""
+    if type(iterator) not in (enumerate, itertools.islice) or not _runs_no_code(iterator):
+        return
+    now, then = (parts[1] for parts in (parts_of(iterator) or to.parts, to.parts))
+    if type(iterator) is enumerate:
+        behind(iterator, max(0, then[1] - now[1]))
+    elif len(then) < 3:  # it has ended
+        behind(iterator, None)
+    elif len(now) > 2:
+        behind(iterator, max(0, -((now[1] - then[1]) // now[3])))
+
+
+def _runs_no_code(iterator: Any) -> bool:
+    kind = type(iterator)
+    if kind in _INDEXED or kind in _COUNTED or kind is itertools.count:
+        return kind is not _OF_ITEMS
     parts = parts_of(iterator)
-    if type(iterator) is enumerate and parts is not None and type(parts[1][0]) in (*_INDEXED, *_COUNTED, itertools.count):
-        behind(iterator, max(0, to.parts[1][1] - parts[1][1]))
+    return kind in _TAKE_IN_TURN and parts is not None and all(_runs_no_code(part) for part in parts[1] if is_iterator(part))
+
+
+_OF_ITEMS = type(iter(_Items()))  # it calls the ``__getitem__`` of a class
+_TAKE_IN_TURN = frozenset((enumerate, itertools.islice, zip))
 
 
 def _move_by_itself(iterator: Any, to: Standing) -> None:
@@ -120,13 +189,20 @@ def _made_anew(olds: list[Any], standings: list[Standing]) -> list[Any]:
         return list(map(new, olds))
 
 
-def _replace(olds: list[Any], news: list[Any]) -> None:
-    """Replace all references to `olds` by references to `news`."""
+def _why_stuck(holders: list[Any], olds: list[Any]) -> str:
+    """Return why the `holders` of an iterator cannot be given another one; an empty text if they can."""
+    by = set(map(id, olds))
+    kinds = ", ".join(sorted({type(old).__name__ for old in olds}))
+    for holder in holders:
+        if isinstance(holder, tuple | frozenset | set) or (is_iterator(holder) and id(holder) not in by):
+            return f"a {type(holder).__name__} holds it ({kinds})"
+    return ""
+
+
+def _replace(holders: list[Any], olds: list[Any], news: list[Any]) -> None:
+    """Replace the references of `holders` to `olds` by references to `news`."""
     by = {id(old): new for old, new in zip(olds, news, strict=True)}
-    stuck = ""
-    for holder in gc.get_referrers(*olds):
-        if holder is olds:
-            continue
+    for holder in holders:
         if isinstance(holder, list | deque):
             for index, value in enumerate(holder):
                 if id(value) in by:
@@ -135,14 +211,9 @@ def _replace(olds: list[Any], news: list[Any]) -> None:
             _refill(holder, by)
         elif isinstance(holder, CellType):
             holder.cell_contents = by[id(holder.cell_contents)]
-        elif isinstance(holder, tuple | frozenset | set) or (is_iterator(holder) and id(holder) not in by):
-            stuck = f"a {type(holder).__name__} holds it"
-        else:
+        elif not is_iterator(holder):
             for attributes in attribute_holders(holder):
                 _refill(attributes, by)
-    if stuck:
-        kinds = ", ".join(sorted({type(old).__name__ for old in olds}))
-        raise CannotPlace(f"where it stands ({kinds}) cannot be set, and {stuck}")
 
 
 def _refill(holder: MutableMapping[Any, Any], by: dict[int, Any]) -> None:
