@@ -32,7 +32,7 @@ from .comm.mesh import Mesh
 from .comm.process_group import shared_memory
 from .comm.rank_store import StoreChannel
 from .control import Control, StopRun, all_failed_alike
-from .forward.watch import KeepsState
+from .found_late import FoundLate
 from .memory import can_be_used
 from .returned_results import ReturnedResults
 from .side_effects.shown_output import Count, Shown, logged_at_home
@@ -177,7 +177,7 @@ class CellRun:
                 failure = self._failure = describe(error)
                 count_targets = isinstance(error, CountTargets)
                 go_back = error if isinstance(error, GoBack) else None
-                full_batch = error.kind if isinstance(error, KeepsState) else ""
+                full_batch = error.kind if isinstance(error, FoundLate) else ""
                 goes_on = bool(count_targets or full_batch) or go_back is not None
                 forget_frames(error, kept=() if goes_on else post_mortem.keep(error, self._task))
                 if not goes_on and self._failed_alike(failure):

@@ -61,6 +61,9 @@ class Loaders(Protocol):
     together: int
     """Number of a loader's batches that form one batch of the run."""
 
+    def draws_late(self, loader: DataLoader[Any]) -> bool:
+        """Return whether loading is known to draw random numbers, though not for the first batch."""
+
     def go_on(self, original: Callable[[DataLoader[Any]], Any], cursor: Any, loader: DataLoader[Any], begin: Any) -> Any:
         """Return the remaining batches of a loader that skips those given out, if its sampler can skip them.
 

@@ -59,6 +59,7 @@ ENGINE_ORDER = [
     "busiest_line",
     "timing",
     "memory",
+    "found_late",
     "identity_map",
     "module_tree",
     "staging",

@@ -44,6 +44,8 @@ class Collation:
         Returns all ranks' values of its argument. A collective.
     whole_draws : bool
         Whether each rank must collate full batches if loading or collating draws random numbers.
+    draws : bool
+        Whether loading is known to draw, though perhaps not for the first batch.
     on_unknown : callable
         Called with a description of a later batch that cannot be split although the first one could.
 
@@ -62,6 +64,7 @@ class Collation:
         agree: Agree,
         *,
         whole_draws: bool,
+        draws: bool = False,
         on_unknown: Callable[[str], None],
     ) -> None:
         self._dataset, self._collate = loader.dataset, loader.collate_fn
@@ -69,7 +72,7 @@ class Collation:
         self._share, self._agree, self._whole_draws, self._on_unknown = share, agree, whole_draws, on_unknown
         self._probe: Probe | None = None
         self._layout: Layout | None = None
-        self._may_mix, self._may_draw = may_mix(loader.collate_fn), may_draw(loader.collate_fn)
+        self._may_mix, self._may_draw = may_mix(loader.collate_fn), draws or may_draw(loader.collate_fn)
         self.is_whole = self.draws = False
 
     def local_shard(self, batch: Any, share: BatchShard, indices: Sequence[Any]) -> tuple[Any, BatchShard | None, Layout | None]:

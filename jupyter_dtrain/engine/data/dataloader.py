@@ -9,7 +9,7 @@ function, and learned by :mod:`.collate` for another.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -81,6 +81,8 @@ class ShardedLoaders:
         Records every iteration that begins, so that a run can resume within it.
     checks : Checks, optional
         Compares what ranks load alone with full batches.
+    full_batch : iterable of str
+        Classes of data sets that draw, though not for the first batch.
     """
 
     def __init__(
@@ -104,6 +106,7 @@ class ShardedLoaders:
         on_drawn: Callable[[DataLoader[Any], int], None] = lambda _loader, _together: None,
         cursors: IteratorLog | None = None,
         checks: Checks | None = None,
+        full_batch: Iterable[str] = (),
     ) -> None:
         self._cursors = cursors
         self._training = training
@@ -115,7 +118,13 @@ class ShardedLoaders:
         self._on_order = on_order
         self._say = say
         self._plans = LoaderPlans(
-            together=together, share=share, agree=agree, whole_draws=whole_draws, checks=checks, on_unknown=on_unknown
+            together=together,
+            share=share,
+            agree=agree,
+            whole_draws=whole_draws,
+            checks=checks,
+            on_unknown=on_unknown,
+            full_batch=full_batch,
         )
         self._sources = DividedSources(self._plans, streams=streams, stream=stream)
 
@@ -133,6 +142,10 @@ class ShardedLoaders:
         if self._cursors is not None:
             self._cursors.note(cursor)
         return LoaderIterator(cursor, self._batches(original, loader, cursor))
+
+    def draws_late(self, loader: DataLoader[Any]) -> bool:
+        """Return whether an earlier try of the cell has shown that loading draws random numbers, though not for the first batch."""
+        return self._plans.draws_late(loader)
 
     def go_on(self, original: Make, cursor: IteratorState, loader: DataLoader[Any], begin: Begin) -> SplitBatches | WatchedBatches:
         """Return the remaining batches of an iteration; `loader` omits the earlier ones if its sampler can skip them."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
+from ..found_late import DrawsLate
 from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
@@ -89,7 +90,7 @@ class DividedSources:
         loader, plan = iteration.loader, iteration.plan
         iteration.note_draws()
         new = may_draw(loader) and not plan.is_known and (self._plans.agree is not None or self._plans.whole_draws)
-        watch = new and self._plans.whole_draws and plan.collation is None
+        watch = may_draw(loader) and self._plans.whole_draws
         if plan.loading is None or not loader.persistent_workers:
             check = self._check(loader, plan)
             plan.loading = of_own_samples(
@@ -100,7 +101,8 @@ class DividedSources:
             iteration.make,
             plan.loading,
             self._stream if loader.num_workers == 0 and may_draw(loader) else None,
-            on_first=self._ask_all(iteration, watch=watch) if new else None,
+            on_first=self._ask_all(iteration, watch=watch and plan.collation is None) if new else None,
+            on_draw=self._on_later_draw(iteration) if watch else None,
             shared=self._plans.agree is not None,
         )
 
@@ -142,6 +144,22 @@ class DividedSources:
                 raise CutAfterLoading
 
         return ask
+
+    def _on_later_draw(self, iteration: Iteration) -> Callable[[], None]:
+        """Return a function to be called when loading a batch after the first has drawn random numbers.
+
+        It does not ask the other ranks, whose samples may draw none: that would cost a collective in each batch.
+        """
+        loader, plan = iteration.loader, iteration.plan
+
+        def drawn() -> None:
+            if self._plans.agree is None or (plan.collation is not None and plan.collation.is_whole and not loader.num_workers):
+                plan.draws = True  # a single process, or one that loads the full batch too
+                iteration.note_draws()
+            else:
+                raise DrawsLate(loader.dataset)
+
+        return drawn
 
     def first(self, iteration: Iteration) -> FirstBatch | None:
         """Return the handler of a loader's first batch, which records that it can be split or starts over; ``None`` if that is known."""

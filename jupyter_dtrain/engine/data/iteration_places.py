@@ -166,6 +166,7 @@ def skipping(cursor: IteratorState, together: int) -> tuple[DataLoader[Any], Ski
 def go_on(cursor: IteratorState) -> Any:
     """Return the remaining batches of an iteration, with random streams as they were when the earlier batches had been given out."""
     run = current_run.loaders
+    cursor.draws_in_workers |= run is not None and cursor.loader.num_workers > 0 and run.draws_late(cursor.loader)
     together = 1 if run is None else run.together
     loader, sampler = skipping(cursor, together)
 

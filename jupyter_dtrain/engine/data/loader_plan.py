@@ -6,21 +6,22 @@ keep their function, and with it their plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from ..found_late import name_of_class
 from ..identity_map import IdentityMap
+from ..rng.generators import generators_in
 from ..tensor.batch_shard import BatchShard
 from .collate import Agree, Collation, is_default
 from .fetch_effects import has_effects, tells_others
 from .iterable import Streams
 from .joined_batches import JoinedBatches, with_batches
 from .own_iterators import iterates_itself
-from .sources import draws_by_itself
 
 
 class Division(Enum):
@@ -99,6 +100,8 @@ class LoaderPlans:
         Compares what ranks load alone with full batches.
     on_unknown : callable
         Called with a description of what keeps a batch from being split.
+    full_batch : iterable of str
+        Classes of data sets that draw, as `FoundLate` names them, though not for the first batch.
     """
 
     def __init__(
@@ -110,9 +113,11 @@ class LoaderPlans:
         whole_draws: bool,
         checks: Checks | None,
         on_unknown: Callable[[str], None],
+        full_batch: Iterable[str] = (),
     ) -> None:
         self._together, self.share, self.agree = together, share, agree
         self.whole_draws, self.checks, self.on_unknown = whole_draws, checks, on_unknown
+        self._full_batch = frozenset(full_batch)
         self._plans: IdentityMap[LoaderPlan] = IdentityMap()
 
     def of(self, loader: DataLoader[Any]) -> LoaderPlan:
@@ -121,6 +126,10 @@ class LoaderPlans:
         if plan is None or (plan.collate_fn != loader.collate_fn and not loader.persistent_workers):
             plan = self._plans.set(loader, LoaderPlan(loader.collate_fn))
         return plan
+
+    def draws_late(self, loader: DataLoader[Any]) -> bool:
+        """Return whether an earlier try of the cell has shown that loading draws random numbers, though not for the first batch."""
+        return bool(self._full_batch) and self.whole_draws and name_of_class(loader.dataset) in self._full_batch
 
     def with_joined_batches(self, plan: LoaderPlan, loader: DataLoader[Any]) -> DataLoader[Any]:
         """Return `loader`, or its copy with joined batches if each batch of the run joins several of the loader's."""
@@ -139,12 +148,20 @@ class LoaderPlans:
         if loader.batch_sampler is None or isinstance(loader.dataset, IterableDataset):
             return self._divide_loaded(plan, loader)
         if self.agree is not None and plan.collation is None and not is_default(loader):
-            plan.collation = Collation(loader, self.share, self.agree, whole_draws=self.whole_draws, on_unknown=self.on_unknown)
+            plan.collation = Collation(
+                loader,
+                self.share,
+                self.agree,
+                whole_draws=self.whole_draws,
+                draws=self.draws_late(loader),
+                on_unknown=self.on_unknown,
+            )
         plan.leaves_effects = plan.leaves_effects or iterates_itself(loader) or (self.agree is not None and has_effects(loader))
         if plan.leaves_effects or (plan.collation is not None and plan.collation.is_whole):
             return Division.CUT
         plan.draws = (
-            (self.whole_draws and not plan.is_known and draws_by_itself(loader))
+            self.draws_late(loader)
+            or (self.whole_draws and not (plan.is_known and loader.persistent_workers) and draws_by_itself(loader))
             or (self.checks is not None and self.checks.needs_whole(loader))
             or plan.draws
         )
@@ -169,3 +186,8 @@ class LoaderPlans:
     def _tells_others(plan: LoaderPlan, loader: DataLoader[Any]) -> bool:
         plan.leaves_effects = plan.leaves_effects or tells_others(loader)
         return plan.leaves_effects
+
+
+def draws_by_itself(loader: DataLoader[Any]) -> bool:
+    """Return whether the dataset has its own generator."""
+    return bool(generators_in(loader.dataset))

@@ -2,7 +2,8 @@
 
 With indices, a rank loads only its own samples. If loading draws random numbers (augmentation), a sample depends on all samples loaded
 before it. Every rank then loads full batches, which draws the same numbers as a single process, and cuts them. Whether loading draws is
-learned at a loader's first batch: from the loading stream in this process, or from the worker's own streams in a worker.
+learned at a loader's first batch: from the loading stream in this process, or from the worker's own streams in a worker. These are
+compared around each later batch too: if loading begins to draw there, the run goes back to its last snapshot.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import torch
 from torch.utils.data import DataLoader
 
 from ..comm.failures import FailedElsewhere
-from ..rng.generators import generators_in
 from ..rng.streams import LoadingStream
 from ..tensor.agreed import failures_of, note, raise_if_any
 from ..tensor.batch_shard import BatchShard
@@ -65,6 +65,8 @@ class LoaderShard(Source):
         Random stream for loading; ``None``: the cell's, or the workers'.
     on_first : callable, optional
         Called at the first batch with whether loading it drew random numbers, and whether it had side effects, which are undone.
+    on_draw : callable, optional
+        Called when loading a later batch drew random numbers.
     shared : bool
         Whether other ranks load other samples of each batch.
     """
@@ -76,11 +78,12 @@ class LoaderShard(Source):
         stream: LoadingStream | None,
         *,
         on_first: Callable[[bool, bool], None] | None,
+        on_draw: Callable[[], None] | None,
         shared: bool,
     ) -> None:
         self._batches_drawn = _batches_of(loader)
         super().__init__(make, loader, self._batches_drawn.next_share)
-        self._stream, self._on_first, self._shared = stream, on_first, shared
+        self._stream, self._on_first, self._on_draw, self._shared = stream, on_first, on_draw, shared
 
     def _state(self) -> FetchState | None:
         """Return the state in this process before the first batch, which loading may change; ``None`` if not needed."""
@@ -110,13 +113,19 @@ class LoaderShard(Source):
         if batches.before_taking is not None and batches.pending:
             share, indices = batches.pending[0]
             batches.before_taking(indices, share)
-        before = self._stream.state_dict() if self._on_first is not None and self._stream is not None else None
+        late = self._on_draw if self._on_first is None else None
+        before = self._stream.state_dict() if self._stream is not None and (self._on_first or late) else None
         state = self._state()
-        with nullcontext() if self._stream is None else self._stream.loading(), self._passed_over():
-            batch = next(self._batches)
-        drew = before is not None and self._stream is not None and not self._stream.state_dict().equals(before)
-        if isinstance(batch, Told):
-            drew, batch = batch.streams is not None, batch.batch
+        drew = False
+        try:
+            with nullcontext() if self._stream is None else self._stream.loading(), self._passed_over():
+                batch = next(self._batches)
+            if isinstance(batch, Told):
+                drew, batch = batch.streams is not None, batch.batch
+        finally:
+            drew |= before is not None and self._stream is not None and not self._stream.state_dict().equals(before)
+            if drew and late is not None:
+                late()
         if self._on_first is not None:
             changed = state is not None and state.changed()
             if state is not None and changed:
@@ -155,11 +164,11 @@ def of_own_samples(
     made = with_batches(loader, BatchSamplerShard(loader.batch_sampler, share, stream, collation))
     batches = _batches_of(made)
     batches.before_loading, batches.before_taking = (None, check) if loader.num_workers else (check, None)
-    if watch and loader.num_workers:
-        teller = WorkerRngReporter(loader)
-        made = copy_of(made, worker_init_fn=teller.start, collate_fn=teller.collate)
     if collation is not None:
         made = copy_of(made, collate_fn=partial(collated_if_possible, loader.collate_fn))
+    if watch and loader.num_workers:
+        teller = WorkerRngReporter(made)
+        made = copy_of(made, worker_init_fn=teller.start, collate_fn=teller.collate)
     return made
 
 
@@ -176,11 +185,6 @@ def forget_pending(loader: DataLoader[Any]) -> None:
 def may_draw(loader: DataLoader[Any]) -> bool:
     """Return whether loading a batch may draw random numbers; false for rows of tensors, which saves the time to find out."""
     return not has_rows(loader)
-
-
-def draws_by_itself(loader: DataLoader[Any]) -> bool:
-    """Return whether the dataset has its own generator."""
-    return bool(generators_in(loader.dataset))
 
 
 def _batches_of(loader: DataLoader[Any]) -> BatchSamplerShard:

@@ -12,10 +12,11 @@ from torch import nn
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.parameter import is_lazy
 
+from ..found_late import name_of_class
 from ..identity_map import IdentityMap
 from .code_changes import CodeChanges
 from .paths_taken import PathsTaken
-from .watch import Watch, name_of_class
+from .watch import Watch
 from .ways import Ways
 
 
@@ -89,7 +90,7 @@ class KnownModels:
     Parameters
     ----------
     full_batch : iterable of str
-        Classes of open models, as `KeepsState` names them.
+        Classes of open models, as `FoundLate` names them.
     """
 
     def __init__(self, full_batch: Iterable[str] = ()) -> None:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
+from ..found_late import KeepsState
 from ..rng.global_rng import ModelSampling
 from ..rng.global_sampling import GlobalSampling
 from ..rng.streams import ModelStream
@@ -34,7 +35,7 @@ from .light_module_state import LightModuleState, drawn_with
 from .module_state import ModuleState, statistics_of
 from .reached import Reached
 from .state import CannotRestore
-from .watch import KeepsState, Watch
+from .watch import Watch
 from .watched_graphs import Learned
 
 
@@ -183,8 +184,8 @@ class ShardedCall:
         if isinstance(self._before, LightModuleState) and id(module) not in self._made:
             self._before.setting(module)
         if isinstance(value, torch.Tensor | list | tuple | dict):
-            tensors = (leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor))
-            if any(tensor is value or not isinstance(tensor, nn.Parameter) for tensor in tensors):
+            leaves = pytree.tree_leaves(value)
+            if any(leaf is value or not isinstance(leaf, nn.Parameter) for leaf in leaves if isinstance(leaf, torch.Tensor)):
                 self.keeps |= getattr(module, name, None) is not value
 
     def note_batch_dims(self, module: nn.RNNBase, result: Any) -> None:
@@ -193,8 +194,7 @@ class ShardedCall:
         if not isinstance(output, torch.Tensor) or output.dim() != 3:  # packed, or one sequence
             return
         self._batch_dims[id(output)] = output, 0 if module.batch_first else 1
-        states = hidden if isinstance(hidden, tuple) else (hidden,)
-        self._batch_dims.update((id(state), (state, 1)) for state in states)
+        self._batch_dims.update((id(state), (state, 1)) for state in (hidden if isinstance(hidden, tuple) else (hidden,)))
 
     def _new_results(self) -> None:
         """Record that results have a new structure: either all ranks see it, or it depends on their samples.

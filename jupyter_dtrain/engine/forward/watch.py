@@ -36,28 +36,6 @@ _PAST_A_TENSOR = frozenset(("data", "numpy"))
 _ABSENT = object()
 
 
-class KeepsState(BaseException):
-    """Ends the cell on a rank when a later call of a model starts to keep state of its samples.
-
-    The run continues from its last snapshot and gives models of this class the full batch. Not an ``Exception``, so that the cell's own
-    handlers do not catch it.
-
-    Attributes
-    ----------
-    kind : str
-        The class, by module and name.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.kind = name_of_class(model)
-        super().__init__(f"{self.kind} keeps state of its samples, and has kept none before")
-
-
-def name_of_class(model: nn.Module) -> str:
-    """Return the class of `model`, by module and name."""
-    return f"{type(model).__module__}.{type(model).__qualname__}"
-
-
 class Watch:
     """Detects changes by later calls of a model that its first call did not make.
 

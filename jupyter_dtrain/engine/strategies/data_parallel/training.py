@@ -65,7 +65,7 @@ class DataParallelTraining(CellSteps, TrainingState):
     whole : tuple of str
         Names of classes that are not given a shard of a batch, because a check has found other results on one.
     full_batch : iterable of str
-        Names of classes of models that keep state of their samples, which their first calls do not show.
+        Names of classes of models that keep state of their samples, and of data sets that draw, which the first calls do not show.
     control : Control
     observer : Observer
     timing : Timing
@@ -182,6 +182,7 @@ class DataParallelTraining(CellSteps, TrainingState):
             on_drawn=observer.hyperparameters.on_batch,
             cursors=cursor_log,
             checks=fetch_checks,
+            full_batch=full_batch,
         )
 
     @contextmanager
@@ -243,8 +244,6 @@ class DataParallelTraining(CellSteps, TrainingState):
         if self._view is None:
             return dict(tensors)
         self._shared_out |= bool(tensors)
-        result: dict[str, torch.Tensor] = {}
-        for name, tensor in tensors.items():
-            share = self.shares.local_shard(tensor.shape[0])
-            result[name] = from_local(tensor[share.loaded], Shard(0, share))
-        return result
+        shares = [self.shares.local_shard(tensor.shape[0]) for tensor in tensors.values()]
+        parts = zip(tensors.items(), shares, strict=True)
+        return {name: from_local(tensor[share.loaded], Shard(0, share)) for (name, tensor), share in parts}
