@@ -20,6 +20,7 @@ from ..engine.task import CellInput, ProcessState, Semantics, Task
 from ..options import OverRanks, RunOptions, Verify
 from ..protocol import Value
 from ..runs.record import CellOrigin
+from ..serialization.identities import ids_of
 from ..strategies import Feature, find, is_default
 from ..system.git_commit import commit_of
 from ..transport.base import BlobStore, OnProgress
@@ -72,10 +73,11 @@ class CellJob(CellInput):
         sweep: Mapping[str, str | int] | None = None,
     ) -> CellJob:
         """Return the job of a cell of this process, with its values stored in `blobs`; `on_progress` gets bytes stored and bytes in all."""
+        sources = sources_of(bundle.tracked)
         return cls(
             source=source,
             filename=filename,
-            sources=sources_of(bundle.tracked),
+            sources=sources,
             functions=definitions_of(bundle.tracked),
             parcel=to_parcel(bundle.packed, blobs, on_progress),
             **vars(moment),
@@ -86,6 +88,7 @@ class CellJob(CellInput):
             origin=origin,
             sweep=sweep,
             num_threads=torch.get_num_threads() if _is_for_one_engine(source, bundle, options) else None,
+            ids=ids_of(bundle.tracked, (source, *sources.values())),
             has_models=any(isinstance(obj, torch.nn.Module) or obj is torch.nn for obj in bundle.seen),
         )
 

@@ -15,6 +15,7 @@ from ..capture.bundle import unpack
 from ..capture.library_patches import in_place
 from ..capture.process_state import ProcessSettings
 from ..parallel_dims import degrees_of
+from ..serialization.identities import Identities
 from ..serialization.library_placing import said
 from ..serialization.unpickler import Unpacker
 from ..strategies import Feature
@@ -77,6 +78,7 @@ class CellRun:
             keep_text(filename, text)  # TorchScript compiles functions from their source
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._tracked = self._unpack()
+        self._identities = Identities(task.ids, self._tracked)
         self._rebuilt = Rebuilt(self._tracked) if task.rank == 0 else None
         self._devices = DeviceNames(self._namespace, self._tracked, device)
         self._devices.move_models()
@@ -89,15 +91,15 @@ class CellRun:
         self._results = ReturnedResults(
             self._strategy, device, blobs=self._blobs, tracked=self._tracked, devices=self._devices, before=before
         )
-        random_state = task.random_state if device.type == "cpu" else task.random_state.with_gpu()
-        random_state.set()
+        (task.random_state if device.type == "cpu" else task.random_state.with_gpu()).set()
         self._boundary.measure()
         self._loops.texts.adopt(self._tracked, task.sources)
         self._strategy.begin(self._tracked)
         self._whole = {name: self._namespace[name] for name in task.options.split}
         self._shared_out = self._strategy.share_out(self._whole)
         self._namespace.update(self._shared_out)
-        self._results.skip = {**self._shared_out, **self._devices.names}
+        self._identities.stand_in(self._shared_out, self._whole)
+        self._results.skip = {**self._shared_out, **self._devices.names, **self._identities.names}
         self._failure: Failure | None = None
         self._value: Any = None
 
@@ -149,8 +151,7 @@ class CellRun:
                 # If all ranks go back to a snapshot, the current values are not needed, and may be on other ranks.
                 is_returned = outcome.rank == 0 and not outcome.goes_on
                 return self._results.packed_with(outcome, self._value) if is_returned else outcome
-        step = self._reports.observer.step
-        return Outcome(rank=self._task.rank, failure=self._failure, stopped=False, steps=step, device_failed=True)
+        return Outcome(rank=self._task.rank, failure=self._failure, stopped=False, steps=self._reports.observer.step, device_failed=True)
 
     def _outcome(self, interrupts: Interrupts, rescue: Rescue) -> Outcome:
         """Run the cell and return its outcome without results."""
@@ -190,8 +191,7 @@ class CellRun:
         if self._rebuilt is not None and (line := self._rebuilt.trained(self._namespace)) is not None:
             self._reports.notes.say(line)
         self._control.close()
-        held = self._shown.held
-        outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, held=held)
+        outcome = Outcome(rank=rank, failure=failure, stopped=stopped, steps=observer.step, held=self._shown.held)
         outcome = replace(outcome, count_targets=count_targets, go_back=go_back, full_batch=full_batch)
         if not outcome.goes_on:
             outcome = replace(outcome, states_missing=not strategy.collect(observer.step, LIMIT))
@@ -207,8 +207,7 @@ class CellRun:
 
         interrupts.on_interrupt = on_interrupt
         self._control.on_return = self._shown.buffer
-        memory = shared_memory()
-        if memory is not None:
+        if (memory := shared_memory()) is not None:
             memory.watch(self._shown.buffer)
 
     @contextmanager
@@ -227,7 +226,8 @@ class CellRun:
             stack.enter_context(warnings_of_callers())
             stack.enter_context(post_mortem.breakpoints_end_the_cell())
             stack.enter_context(found_by_name(self._tracked, self._namespace))
-            stack.enter_context(known_by_names([self._namespace, *namespaces_of(self._tracked)]))
+            stack.enter_context(known_by_names(namespaces := [self._namespace, *namespaces_of(self._tracked)]))
+            stack.enter_context(self._identities.installed(namespaces))
             stack.enter_context(self._loops.installed())
             yield
 

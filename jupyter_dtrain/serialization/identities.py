@@ -1,0 +1,125 @@
+"""What ``id`` returns in a cell: of the notebook's objects what it returns in the notebook, so that ids of both are compared.
+
+Ids that an earlier cell has kept (of parameters that get another learning rate) are numbers, which say nothing of their objects. So the
+notebook sends the ids of its objects if code of the cell names ``id``, and that code finds a function that knows them. Libraries, which
+compare only what they have asked for themselves, call Python's.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import nn
+
+_ID = re.compile(r"(?<![.\w])id\b(?!\s*=(?!=))")
+_NAME = "id"
+_CONSTANTS = (None, True, False, Ellipsis, NotImplemented)
+_MADE_HERE = 1 << 61  # no address in the notebook's process has this bit
+_asked: list[Callable[[object], int]] = []  # of the run, if its code names `id`
+
+
+class Id(int):
+    """The id of a module or a tensor that the cell has made. Where it is read from a pickle of this project's, it is the one there."""
+
+    def __new__(cls, obj: object) -> Id:
+        """Return the id of `obj`, which it does not keep."""
+        found = super().__new__(cls, builtins.id(obj) | _MADE_HERE)
+        found.of = weakref.ref(obj)
+        return found
+
+    of: weakref.ref[Any]
+
+    def __reduce__(self) -> Any:
+        """Return how libraries pickle it."""
+        return int, (int(self),)
+
+    def __copy__(self) -> Id:
+        """Return itself."""
+        return self
+
+    def __deepcopy__(self, _memo: object) -> Id:
+        """Return itself."""
+        return self
+
+
+def reduced_id(number: Id) -> tuple[Any, ...]:
+    """Return a reduce value by which a reader gets the id of its own object."""
+    obj = number.of()
+    return (int, (int(number),)) if obj is None else (_read, (obj,))
+
+
+def _read(obj: object) -> int:
+    return _asked[-1](obj) if _asked else builtins.id(obj)
+
+
+def ids_of(objects: Iterable[object], texts: Iterable[str]) -> bytes:
+    """Return the ids of the notebook's `objects` for :class:`Identities`; empty if no text of the user's code names ``id``.
+
+    Nor are they sent where an object may be looked up by its address.
+    """
+    texts = [*texts]
+    if not any(map(_ID.search, texts)) or any("ctypes" in text for text in texts):
+        return b""
+    return array("Q", map(id, (*_CONSTANTS, *objects))).tobytes()
+
+
+class Identities:
+    """The ids of the notebook's objects in a cell.
+
+    Parameters
+    ----------
+    ids : bytes
+        As returned by :func:`ids_of`.
+    objects : sequence of object
+        Their copies in this process, in the same order, which are kept by others.
+    """
+
+    def __init__(self, ids: bytes, objects: Sequence[object]) -> None:
+        numbers = array("Q", ids)
+        self._there = dict(zip(map(id, (*_CONSTANTS, *objects)), numbers, strict=True)) if numbers else {}
+        _asked.clear()
+        if numbers:
+            _asked.append(self._function())
+
+    def stand_in(self, parts: dict[str, Any], wholes: dict[str, Any]) -> None:
+        """Let parts of objects, by name, have the ids of the whole ones."""
+        self._there.update((id(part), self._there[id(wholes[name])]) for name, part in parts.items() if id(wholes[name]) in self._there)
+
+    @property
+    def names(self) -> dict[str, object]:
+        """The function by its name, for the user's code."""
+        return {_NAME: _asked[-1]} if _asked else {}
+
+    @contextmanager
+    def installed(self, namespaces: Sequence[dict[str, Any]]) -> Iterator[None]:
+        """Let code with these globals find the function until the end of the ``with`` block."""
+        asking = [names for names in namespaces if _NAME not in names] if _asked else []
+        for names in asking:
+            names.update(self.names)
+        try:
+            yield
+        finally:
+            for names in asking:
+                if names.get(_NAME) in _asked:
+                    del names[_NAME]
+
+    def _function(self) -> Callable[[object], int]:
+        there = self._there
+
+        @wraps(builtins.id)
+        def found(obj: object, /) -> int:
+            number = there.get(builtins.id(obj))
+            if number is None:
+                is_whole = isinstance(obj, nn.Module | nn.Parameter) or type(obj) is torch.Tensor
+                number = Id(obj) if is_whole else builtins.id(obj) | _MADE_HERE
+            return number
+
+        return found

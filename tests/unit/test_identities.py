@@ -1,0 +1,40 @@
+"""Which code asks for ids, and the ids that objects of the notebook and of the cell have there."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from torch import nn
+
+from jupyter_dtrain.serialization.identities import Id, Identities, ids_of
+
+
+@pytest.mark.parametrize("text", ["kept = id(x)", "map(id, xs)", "x if id(x)==y else z", "key=id", "f(\nid\n)", "print(id==id)"])
+def test_code_that_asks_for_ids(text):
+    assert ids_of([text], ["pass", text])
+
+
+@pytest.mark.parametrize(
+    "text", ["x.id", "run(id='a')", "id = 5", "grid, ids, valid, _id", "import ctypes\nctypes.c_long.from_address(id(x))"]
+)
+def test_code_that_asks_for_none(text):
+    assert ids_of([text], [text]) == b""
+
+
+def test_ids_of_the_notebook_and_of_the_cell():
+    there, here = [nn.Linear(1, 1), []], [nn.Linear(1, 1), []]
+    identities = Identities(ids_of(there, ["id(x)"]), here)
+    names: dict[str, object] = {}
+    with identities.installed([names, taken := {"id": 5}]):
+        asked = names["id"]
+        assert [*map(asked, here), asked(None)] == [*map(id, there), id(None)]
+        new = nn.Linear(1, 1)
+        number = asked(new)
+        assert type(number) is Id
+        assert number == asked(new) == copy.deepcopy({number: 1}).popitem()[0]
+        assert number not in {id(new), asked(nn.Linear(1, 1)), asked([])}
+        assert pickle.loads(pickle.dumps([number])) == [number]
+    assert (names, taken) == ({}, {"id": 5})
+    Identities(b"", [])
