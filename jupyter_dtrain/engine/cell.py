@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
+import torch
+
 from ..analysis.ast_nodes import keep_value
 from ..analysis.code_objects import keep_text
 from ..system.resources import AFTER_KERNEL, ON_DEVICE, advice_for, size_text
@@ -74,6 +76,7 @@ def _outer_loop_aside() -> Iterator[None]:
         swap(outer, task)
 
 
+_OF_GROUPS = getattr(torch.distributed, "DistError", ())  # with DistBackendError, DistNetworkError, …; not in every build
 _BROKEN = ("gloo", "nccl", "connection closed by peer", "connection with rank")
 
 
@@ -163,8 +166,11 @@ def _run(code: CodeType, namespace: dict[str, Any], loop: CellLoop) -> Any:
     return loop.run_until_complete(value) if code.co_flags & inspect.CO_COROUTINE else value
 
 
-def describe(error: BaseException, told: frozenset[int] = frozenset()) -> Failure:
-    """Return the description of `error` for the notebook; errors whose ids are in `told` are left out."""
+def describe(error: BaseException, told: frozenset[int] = frozenset(), *, interrupted: bool = True) -> Failure:
+    """Return the description of `error` for the notebook; errors whose ids are in `told` are left out.
+
+    If the cell was not `interrupted`, it has raised a ``KeyboardInterrupt`` itself.
+    """
     told |= {id(error)}
     frames = [
         Frame(item.filename, item.lineno or 0, item.name, item.line or None)
@@ -180,11 +186,11 @@ def describe(error: BaseException, told: frozenset[int] = frozenset()) -> Failur
         name,
         message,
         frames,
-        secondary=_is_secondary(error),
+        secondary=_is_secondary(error, interrupted),
         memory=_memory() if is_host else "",
         notes=tuple(map(str, getattr(error, "__notes__", ()))),
-        parts=tuple(describe(part, told) for part in parts if id(part) not in told),
-        before=None if before is None or id(before) in told else describe(before, told),
+        parts=tuple(describe(part, told, interrupted=interrupted) for part in parts if id(part) not in told),
+        before=None if before is None or id(before) in told else describe(before, told, interrupted=interrupted),
         is_caused=cause is not None,
     )
 
@@ -216,8 +222,8 @@ def interrupted_at(frame: FrameType, filename: str) -> Failure:
     return Failure(KeyboardInterrupt.__name__, "", frames, secondary=True)
 
 
-def _is_secondary(error: BaseException) -> bool:
-    if isinstance(error, KeyboardInterrupt) or type(error).__name__.startswith("Dist"):  # DistBackendError, DistNetworkError, …
+def _is_secondary(error: BaseException, interrupted: bool) -> bool:
+    if (isinstance(error, KeyboardInterrupt) and interrupted) or isinstance(error, _OF_GROUPS):
         return True
     if RAISED_ON in getattr(error, "__dict__", {}):  # shown as the error of that rank
         return True

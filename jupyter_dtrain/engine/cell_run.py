@@ -175,7 +175,7 @@ class CellRun:
                     value = self._results.settled(value)
                     flush_all()
             except BaseException as error:
-                failure = self._failure = describe(error)
+                failure = self._failure = describe(error, interrupted=interrupts.raised)
                 count_targets = isinstance(error, CountTargets)
                 go_back = error if isinstance(error, GoBack) else None
                 full_batch = error.kind if isinstance(error, FoundLate) else ""

@@ -234,13 +234,22 @@ for x, in loader:
 """
 
 
+KINDS = "class DistanceError(RuntimeError): pass\nclass Enough(KeyboardInterrupt): pass\n"
+OF_THE_CELL = [
+    ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+    ("raise DistanceError('too far')", "DistanceError"),
+    ("try: raise KeyboardInterrupt\n    except KeyboardInterrupt: raise ValueError('stopped')", "ValueError"),
+    ("raise Enough('of it')", "Enough"),
+]
+
+
 @pytest.mark.parametrize(
-    ("error", "name"), [("undefined", "NameError"), ("x @ inputs", "RuntimeError"), ("model(x[:, :1])", "RuntimeError")]
+    ("error", "name"), [("undefined", "NameError"), ("x @ inputs", "RuntimeError"), ("model(x[:, :1])", "RuntimeError"), *OF_THE_CELL]
 )
 def test_an_error_of_all_ranks_leaves_what_the_cell_has_of_its_batches(notebook, error, name):
     setup = MODEL + "from torch.utils.data import DataLoader, TensorDataset\nloader = DataLoader(TensorDataset(inputs), batch_size=3)\n"
     left = "torch.cat([t.detach().flatten() for t in (x, loss, *losses, *kept)]).tolist()"
-    notebook.run(setup + "kept, x = [], 'of another cell'")
+    notebook.run(setup + KINDS + "kept, x = [], 'of another cell'")
     assert notebook.fail("%%distribute --engines 2\n" + BEHIND.format(error=error)).error[0] == name
     after = notebook.value(left)
     notebook.run(setup + "kept = []\n" + BEHIND.format(error="break"))
