@@ -60,17 +60,18 @@ def run_it(run: Run, setup: str, cell: str, compare: str, shared: bool) -> dict[
         vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
     connect_schedulers(namespace.values())
     training = run.training(*models_in(namespace), *optimizers)
-    states = ShardedOptimizerStates(rank=run.rank, world_size=run.world_size, say=run.notes.append) if shared else None
+    of_rank: dict[str, Any] = {"rank": run.rank, "world_size": run.world_size, "say": run.notes.append}
+    states = ShardedOptimizerStates(**of_rank, models=training.models.known.all) if shared else None
     if states is not None:
         states.register(optimizers)
     with training.installed(), nullcontext() if states is None else states.installed():
         run_cell(cell, "cell", namespace)
-        of_rank = [len(vars(value)["state"]) for value in namespace.values() if isinstance(value, Optimizer)]
+        kept = [len(vars(value)["state"]) for value in namespace.values() if isinstance(value, Optimizer)]
         with nullcontext() if states is None else states.gathered():
             training.materialize(None, namespace)
     found = eval(compare, namespace) if run.rank == 0 else None
     parameters = [p.detach() for model in models_in(namespace) for p in model.parameters()]
-    return {"compared": found, "parameters": parameters, "kept": of_rank, "notes": run.notes, "said": namespace.get("said")}
+    return {"compared": found, "parameters": parameters, "kept": kept, "notes": run.notes, "said": namespace.get("said")}
 
 
 def both(ranks, num_ranks: int, setup: str, cell: str, compare: str = STATE) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -22,6 +23,7 @@ from ...dedup import Apart
 from ...identity_map import IdentityMap
 from ...timing import COMMUNICATION, Counted
 from .gather import Old, all_kept, fill, in_place_of, put_in_order, standing_in, state_of
+from .group_order import GroupOrder
 from .own_step import StepErrors, send, step_own
 from .partition import KINDS, Owners, Quiet, Step, has_known_step, has_parts, is_pytorchs, original_step, parameters_of, step_by
 from .state_access import OptimizerParts, StateAccess
@@ -35,6 +37,8 @@ class ShardedOptimizerStates:
     rank, world_size : int
     say : callable
         Tells the user something.
+    models : callable
+        Returns the modules of the run, in an order that all ranks have.
 
     Attributes
     ----------
@@ -42,8 +46,9 @@ class ShardedOptimizerStates:
         Rank 0 has all of them, to take home.
     """
 
-    def __init__(self, *, rank: int, world_size: int, say: Callable[[str], None]) -> None:
+    def __init__(self, *, rank: int, world_size: int, say: Callable[[str], None], models: Callable[[], Iterable[nn.Module]]) -> None:
         self._rank, self._say = rank, say
+        self._order = GroupOrder(models, strategy="zero1")
         self._world_size = world_size
         self._owners = Owners(world_size)
         self._parts: IdentityMap[OptimizerParts] = IdentityMap()
@@ -94,6 +99,7 @@ class ShardedOptimizerStates:
             with torch.enable_grad():
                 loss = closure()
         parts = self._parts.get(optimizer) or self._new_parts(optimizer)
+        self._order.agree(optimizer)
         owners = self._owners.of(optimizer)
         if parts.is_whole:
             self._let_go(optimizer, parts)
@@ -145,6 +151,7 @@ class ShardedOptimizerStates:
     def _make_whole(self, optimizer: Optimizer, parts: OptimizerParts) -> None:
         self._errors.check()
         if not parts.is_whole:
+            self._order.agree(optimizer)
             kept = all_kept({parts.number: optimizer}, self._owners, rank=self._rank)
             fill(kept, rank=self._rank, reads=True, order=self._orders())
             parts.is_whole, parts.is_as_it_came = True, False
@@ -186,6 +193,8 @@ class ShardedOptimizerStates:
         """Put placeholders for full state into optimizers, in the ``with`` block. Collective."""
         self._errors.check()
         optimizers = self._there()
+        for optimizer in optimizers.values():
+            self._order.agree(optimizer)
         with self.quiet.on():
             kept = all_kept(optimizers, self._owners, rank=self._rank)
             with standing_in(kept, rank=self._rank, order=self._orders(), old=self._old()) as held:

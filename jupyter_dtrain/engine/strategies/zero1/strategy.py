@@ -8,6 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
+from torch import nn
+
 from ....protocol import Message
 from ...dedup import NOTHING_APART, Apart
 from ..base import RankContext
@@ -26,7 +28,11 @@ class Zero1(DataParallel):
         self._states: ShardedOptimizerStates | None = None
         self._orphans: OrphanShards | None = None
         if task.world_size > 1:
-            self._states = ShardedOptimizerStates(rank=task.rank, world_size=task.world_size, say=context.reports.notes.say)
+            say = context.reports.notes.say
+            self._states = ShardedOptimizerStates(rank=task.rank, world_size=task.world_size, say=say, models=self._models)
+
+    def _models(self) -> list[nn.Module]:
+        return self._training.models.known.all()
 
     def prepare(self, objects: Sequence[object]) -> None:
         """Drop the state that other ranks have."""

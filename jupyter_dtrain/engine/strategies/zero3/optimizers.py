@@ -7,12 +7,13 @@ reads its state, it gets full tensors, until the next step. Other optimizers get
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim import Optimizer
 
 from ....system.interpreter import num_references
@@ -20,6 +21,7 @@ from ....system.patches import patched
 from ....system.resources import give_back as give_back_heap
 from ...identity_map import IdentityMap
 from ...timing import COMMUNICATION, Counted
+from ..zero1.group_order import GroupOrder
 from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, original_step, parameters_of, step_by
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
@@ -41,15 +43,25 @@ class ShardedSteps:
     store : ParameterStore
     arrived : sequence of object
         The objects that came from the notebook. The state of optimizers among them is referenced elsewhere too, to find what has changed.
+    models : callable
+        Returns the modules of the run, in an order that all ranks have.
     say : callable
         Tells the user something.
     """
 
-    def __init__(self, store: ParameterStore, arrived: Sequence[object] = (), *, say: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        store: ParameterStore,
+        arrived: Sequence[object] = (),
+        *,
+        models: Callable[[], Iterable[nn.Module]],
+        say: Callable[[str], None],
+    ) -> None:
         self._store, self._say = store, say
+        self._order = GroupOrder(models, strategy=store.strategy, memory=store.memory)
         self._kept: IdentityMap[KeptState] = IdentityMap()
         self._kinds: set[type[Any]] = set()  # whose step is ours
-        self._whole = WholeSteps(store, self._shards_of, self._is_by_number, self.make_whole)
+        self._whole = WholeSteps(store, self._shards_of, self._is_by_number, self.make_whole, self._order)
         self.quiet = Quiet()
         self._arrived: IdentityMap[bool] = IdentityMap()
         self._objects = arrived
@@ -81,6 +93,7 @@ class ShardedSteps:
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        self._order.agree(optimizer)
         self._store.sync()
         shards = self._shards_of(optimizer)  # without those that are whole now, as something else has their memory
         if self._store.writes.any_says(self._is_held(optimizer)):

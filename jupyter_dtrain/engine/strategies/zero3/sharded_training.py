@@ -67,7 +67,7 @@ class ShardedTraining:
     ) -> None:
         """Shard the parameters of what a rank trains, in `store`. Collective."""
         self._training, self.store = training, store
-        self.steps = ShardedSteps(store, arrived, say=say)
+        self.steps = ShardedSteps(store, arrived, models=training.models.known.all, say=say)
         self.full = FullState(store, self.steps)
         store.before_replicating = self.steps.make_whole
         training.shard_parameters(store, gradients)

@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from ..zero1.group_order import GroupOrder
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 
@@ -28,6 +29,8 @@ class WholeSteps:
         Return the shards of an optimizer's parameters; gather its full state.
     is_by_number : callable
         Returns whether an optimizer updates each element by itself, so that its steps are none of these.
+    order : GroupOrder
+        Agrees on the order of the optimizer's parameters.
     """
 
     def __init__(
@@ -36,7 +39,9 @@ class WholeSteps:
         shards_of: Callable[[Optimizer], list[ParameterShard]],
         is_by_number: Callable[[Optimizer], bool],
         make_whole: Callable[[Optimizer], None],
+        order: GroupOrder,
     ) -> None:
+        self._order = order
         self._store, self._shards_of, self._is_by_number, self._make_whole = store, shards_of, is_by_number, make_whole
         self._open: list[tuple[FrameType, Sequence[ParameterShard]]] = []  # the steps under way, by the frame that calls their hooks
         store.before_sync = self._end_failed
@@ -62,6 +67,8 @@ class WholeSteps:
 
     def _begins(self, optimizer: Optimizer, *_: object) -> None:
         if not self._is_by_number(optimizer):
+            if self._shards_of(optimizer):
+                self._order.agree(optimizer)
             self._store.sync()
             self._open.append((sys._getframe(1), self._make_ready(optimizer)))
 
