@@ -1,8 +1,4 @@
-"""Classes with ``__slots__``, objects made with arguments, and other Python objects that cloudpickle does not restore as they were.
-
-cloudpickle recreates a class without its slots. Its objects then have a dict and accept any attribute, and their contents come home as a
-dict, which an object of the notebook's own class does not have.
-"""
+"""Objects with ``__slots__``, objects made with arguments, and other Python objects that cloudpickle does not restore as they were."""
 
 from __future__ import annotations
 
@@ -11,9 +7,8 @@ import importlib
 import inspect
 import sys
 from collections.abc import Iterator, MutableMapping, Sequence
-from enum import Enum
 from importlib import import_module
-from inspect import isgetsetdescriptor, ismemberdescriptor
+from inspect import ismemberdescriptor
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -21,7 +16,6 @@ import cloudpickle
 
 from ..analysis.code_objects import original_code
 from ..analysis.imports import brought
-from .class_hooks import ClassHooks
 
 
 def slots_of(kind: type) -> Sequence[str]:
@@ -67,29 +61,6 @@ def attribute_holders(obj: object) -> list[dict[str, Any] | SlotValues]:
     own = getattr(obj, "__dict__", None)
     slots = slots_of(type(obj))
     return [*([own] if isinstance(own, dict) else []), *([SlotValues(obj)] if slots else [])]
-
-
-def reduced_class(obj: Any) -> Any:
-    """Return the reduce value of a class with slots or creation hooks that is pickled by value, else ``NotImplemented``."""
-    # cloudpickle makes enumerations with another function.
-    if not isinstance(obj, type) or issubclass(obj, Enum) or cloudpickle.cloudpickle._should_pickle_by_reference(obj):
-        return NotImplemented
-    # Tuple subclasses cannot have nonempty slots; `NamedTuple` sets empty ones itself.
-    has_slots, hooks = "__slots__" in vars(obj) and not issubclass(obj, tuple), ClassHooks.of(obj)
-    if not has_slots and hooks is None:
-        return NotImplemented
-    make, arguments, (attributes, others), *rest = cloudpickle.cloudpickle._dynamic_class_reduce(obj)
-    if has_slots:
-        kind, name, bases, first, *more = arguments
-        # Use the mangled names of private slots: Python mangles them again to the same.
-        members = {key: value for key, value in vars(obj).items() if ismemberdescriptor(value)}
-        slots = [key for key, value in members.items() if (value.__objclass__, value.__name__) == (obj, key)]
-        attributes = {key: value for key, value in attributes.items() if key not in slots}
-        made_with = [key for key in ("__dict__", "__weakref__") if isgetsetdescriptor(vars(obj).get(key))]
-        arguments = (kind, name, bases, {**first, "__slots__": (*slots, *made_with)}, *more)
-    if hooks is not None:
-        make, arguments = hooks.left_out(arguments)
-    return make, arguments, (attributes, others), *rest
 
 
 # Objects whose class wants arguments, and classes that are not at their qualified name: pickle restores neither.

@@ -26,6 +26,7 @@ from ..integrations.registry import process_attributes, reduced_by_library
 from .archives import reduced_archive
 from .attribute_reducers import as_it_was, goes_by_attributes, module_of_layers
 from .cached_functions import is_notebooks, reduced_cached
+from .class_reducers import reduced_class
 from .container_reducers import reduced_container, reduced_own, set_attributes
 from .context_variables import reduced_variable
 from .custom_reduce import leaves_out, reduced_as_it_is
@@ -44,7 +45,6 @@ from .open_files import reduced_file
 from .operator_reducers import reduced_compiled, reduced_operator
 from .progress_bars import is_progress_bar, reduced_bar
 from .python_reducers import (
-    reduced_class,
     reduced_exception,
     reduced_library_function,
     reduced_renamed,

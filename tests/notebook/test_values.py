@@ -22,3 +22,12 @@ class Base:
     assert shown.result == "(True, Sub(a=1, b=[], c=3, z=0.0))"
     assert notebook.value("(str(Sub(2)), str(Base(2)))") == ("Sub(a=2, b=[], c=3, z=0.0)", "Base(a=2, b=[], c=3)")
     assert notebook.value("(kept is constraints.positive, dataclasses.fields(Sub)[0].default is dataclasses.MISSING)") == (True, True)
+
+
+def test_classes_list_their_attributes_in_order(notebook):
+    notebook.run("class CFG:\n    seed = 3\n    lr = 0.1\n    apex = True\n    batch = 3")
+    listed = "{name: value for name, value in vars({}).items() if name[0] != '_'}"
+    shown = notebook.run(f"{CELL}class Debug(CFG):\n    lr = 1.0\n    batch = 3\n{listed.replace('{}', 'CFG')}")
+    assert shown.result == "{'seed': 3, 'lr': 0.1, 'apex': True, 'batch': 3}"
+    assert notebook.value(f"list({listed.replace('{}', 'CFG')})") == ["seed", "lr", "apex", "batch"]
+    assert notebook.value(f"list({listed.replace('{}', 'Debug')})") == ["lr", "batch"]
