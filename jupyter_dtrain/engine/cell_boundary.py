@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .arrival.objects import DeviceNames, connect_schedulers
+from .arrival.objects import DeviceNames
 from .comm.rank_store import StoreChannel
 from .control import Control
 from .resume.loops import Loops
@@ -98,7 +98,7 @@ class CellBoundary:
         )
         if task.resume is not None and task.resume.number is not None:
             of_rank = task.rank % task.resume.world_size
-            connect_schedulers(snapshots.resume(task.resume.number, of_rank=of_rank, device=device))
+            snapshots.resume(task.resume.number, of_rank=of_rank, device=device)
 
     def _take_snapshot(self) -> None:
         if self.snapshots is not None:

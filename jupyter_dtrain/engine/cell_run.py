@@ -24,7 +24,7 @@ from ..transport.blob_store import HASHED, BlobFolder
 from ..transport.parcel import from_parcel
 from . import post_mortem
 from .arrival.modules import LocalModules, found_by_name, known_by_names, namespaces_of
-from .arrival.objects import DeviceNames, bind, connect_schedulers
+from .arrival.objects import DeviceNames, bind
 from .arrival.rebuilt import Rebuilt
 from .arrival.warnings import filters_kept, warnings_of_callers
 from .cell import Failure, describe, forget_frames, run_cell
@@ -114,7 +114,6 @@ class CellRun:
         for line in said(on_engine=True):
             self._reports.notes.say(line)
         bind(self._namespace, values, unsent=self._task.unsent)
-        connect_schedulers(tracked)
         return tracked
 
     def _context(self) -> RankContext:

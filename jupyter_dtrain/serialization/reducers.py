@@ -51,6 +51,7 @@ from .python_reducers import (
     reduced_value,
 )
 from .registries import registered
+from .scheduler_steps import reduced_step
 from .shared_attributes import reduced_sharing
 from .shared_tensors import reduced_array
 from .shared_values import reduced_shared_value
@@ -100,8 +101,8 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
             return _cached_property_of, (obj.func, obj.attrname)  # before Python 3.12 it holds a lock
         case _ if is_notebooks(obj):
             return reduced_cached(obj)
-        case FunctionType() | type() if (value := stands_for(obj)) is not None:
-            return named(obj, value) or (itself, (value,))
+        case FunctionType() | type() if (found := _standing_in(obj)) is not None:
+            return found
         case MethodType() if isinstance(obj.__self__, type) and is_found_by_name(obj):
             return getattr, (obj.__self__, obj.__name__)  # `MyFunction.apply`: the function behind it is a library's and not importable
         case GeneratorType() if obj.gi_frame is None:
@@ -109,6 +110,14 @@ def reduced(obj: Any, words: Collection[str]) -> Any:
         case _ if (why := _why_it_stays(obj)) is not None:
             raise TypeError(why)
     return next((found for way in _WAYS if (found := way(obj)) is not NotImplemented), NotImplemented)
+
+
+def _standing_in(obj: FunctionType | type) -> Any:
+    """Return the reduce value of a function or class in another's place, PyTorch's or ours; ``None`` for all else."""
+    if isinstance(obj, FunctionType) and (found := reduced_step(obj)) is not None:
+        return found
+    value = stands_for(obj)
+    return None if value is None else named(obj, value) or (itself, (value,))
 
 
 def _of_other_class(obj: Any) -> Any:
@@ -179,8 +188,6 @@ def foreign_attributes(obj: object) -> frozenset[str]:
     """Return the attributes of `obj` that mean nothing in another process."""
     if isinstance(obj, DataLoader):
         return _ITERATOR  # the iterator of persistent workers; the reader starts its own
-    if isinstance(obj, Optimizer):
-        return _STEP if _is_schedulers(vars(obj).get("step")) else _NONE
     if isinstance(obj, nn.RNNBase):
         return _REFERENCES  # weak references, which the module makes anew
     if isinstance(obj, torch.jit.ScriptModule):
@@ -190,13 +197,7 @@ def foreign_attributes(obj: object) -> frozenset[str]:
     return process_attributes(obj)
 
 
-_ITERATOR, _STEP, _REFERENCES = frozenset({"_iterator"}), frozenset({"step"}), frozenset({"_flat_weight_refs"})
-_NONE: frozenset[str] = frozenset()
-
-
-def _is_schedulers(step: object) -> bool:
-    """Return whether a scheduler has made this instance attribute of an optimizer, or nobody. One of the user is sent."""
-    return step is None or getattr(step, "__globals__", {}).get("__name__") == "torch.optim.lr_scheduler"
+_ITERATOR, _REFERENCES = frozenset({"_iterator"}), frozenset({"_flat_weight_refs"})
 
 
 def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:

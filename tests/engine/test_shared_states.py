@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.optim import Optimizer
 
-from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm import collectives
 from jupyter_dtrain.engine.strategies.zero1.partition import has_step_of, original_step
 from jupyter_dtrain.engine.strategies.zero1.sharded_optimizer import ShardedOptimizerStates
+from jupyter_dtrain.serialization.scheduler_steps import tracked_step
 from tests.conftest import in_turn
 from tests.engine.ranks import RankError, Run, double_precision, models_in
 
@@ -57,8 +57,8 @@ def run_it(run: Run, setup: str, cell: str, compare: str, shared: bool) -> dict[
     run_cell(setup, "setup", namespace)
     optimizers = [value for value in namespace.values() if isinstance(value, Optimizer)]
     for optimizer in optimizers:
-        vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
-    connect_schedulers(namespace.values())
+        if "step" in vars(optimizer):  # a scheduler's, which is made again where an optimizer arrives
+            optimizer.step = tracked_step(optimizer)
     training = run.training(*models_in(namespace), *optimizers)
     of_rank: dict[str, Any] = {"rank": run.rank, "world_size": run.world_size, "say": run.notes.append}
     states = ShardedOptimizerStates(**of_rank, models=training.models.known.all) if shared else None

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 
-from jupyter_dtrain.engine.arrival.objects import connect_schedulers
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.comm.process_group import shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SharedMemory
 from jupyter_dtrain.engine.strategies.data_parallel.training import DataParallelTraining
 from jupyter_dtrain.engine.strategies.zero3.sharded_training import ShardedTraining
+from jupyter_dtrain.serialization.scheduler_steps import tracked_step
 from tests.conftest import one_of
 from tests.engine.ranks import RankError, Run, double_precision, models_in
 from tests.engine.zero3_cells import IDIOMS, LOOP, MODELS, MORE, STATE
@@ -58,8 +58,8 @@ def run_connected(
             return eval(compare, namespace), None
         optimizers = [value for value in namespace.values() if isinstance(value, torch.optim.Optimizer)]
         for optimizer in optimizers:
-            vars(optimizer).pop("step", None)  # a scheduler's, which is made again where an optimizer arrives
-        connect_schedulers(namespace.values())
+            if "step" in vars(optimizer):  # a scheduler's, which is made again where an optimizer arrives
+                optimizer.step = tracked_step(optimizer)
         training = run.training(*models_in(namespace), *optimizers, kind=kind, global_batchnorm=True, global_draws=True)
         memory = shared_memory()
         assert memory is not None

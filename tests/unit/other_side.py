@@ -20,7 +20,7 @@ from jupyter_dtrain.capture.library_patches import in_place
 from jupyter_dtrain.capture.process_state import ProcessSettings
 from jupyter_dtrain.capture.random_state import RandomState
 from jupyter_dtrain.engine.arrival.modules import LocalModules, found_by_name
-from jupyter_dtrain.engine.arrival.objects import DeviceNames, bind, connect_schedulers
+from jupyter_dtrain.engine.arrival.objects import DeviceNames, bind
 from jupyter_dtrain.engine.cell import run_cell
 from jupyter_dtrain.engine.cell_results import CellResults
 from jupyter_dtrain.engine.task import Outcome
@@ -102,7 +102,6 @@ def run(
     with objects_left_as_they_were(), firsts_noted([source]), left_as_it_was() as clean_up:
         values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace, device_for=lambda _: torch.device("cpu")))
         bind(namespace, values, unsent=unsent)
-        connect_schedulers(tracked)
         devices = DeviceNames(namespace, tracked, torch.device("cpu"))
         home = CellResults(namespace, tracked)
         random_state.set()

@@ -14,14 +14,12 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from enum import Enum
-from functools import wraps
-from types import FrameType, MethodType
+from types import FrameType
 from typing import Any
 
 import torch
 from torch import nn
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from ...serialization.python_reducers import SlotValues
 
@@ -155,32 +153,7 @@ def bind(namespace: dict[str, Any], values: dict[str, Any], *, unsent: Iterable[
         namespace.setdefault(name, Unsent.VALUE)  # a function may have brought its value with it
 
 
-# Restore optimizers and schedulers that arrived from the notebook.
-
-
-def connect_schedulers(objects: Iterable[object]) -> None:
-    """Let schedulers track the steps of their optimizers again.
-
-    A scheduler replaces its optimizer's ``step`` by a wrapper that records the call, and warns if the wrapper is missing. The wrapper is a
-    bound method that is not sent; this creates the same wrapper here.
-    """
-    for obj in objects:
-        if isinstance(obj, LRScheduler):
-            _track_steps(obj.optimizer)
-
-
-def _track_steps(optimizer: Any) -> None:
-    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        return
-    step = type(optimizer).step
-
-    @wraps(step)
-    def tracked(self: Any, *args: Any, **kwargs: Any) -> Any:
-        self._opt_called = True
-        return type(self).step(self, *args, **kwargs)  # may be patched while a cell runs
-
-    tracked._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    optimizer.step = MethodType(tracked, optimizer)
+# Optimizers.
 
 
 def is_stepping(frame: FrameType | None) -> bool:

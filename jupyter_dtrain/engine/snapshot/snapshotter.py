@@ -198,7 +198,7 @@ class Snapshots:
             self._say_not(error)
         self._tell(replace(taken, seconds=taken.seconds + time.thread_time()))
 
-    def resume(self, number: int, *, of_rank: int, device: torch.device) -> list[object]:
+    def resume(self, number: int, *, of_rank: int, device: torch.device) -> None:
         """Restore the state of a snapshot, and let the loops jump to its position once the cell starts.
 
         Parameters
@@ -207,16 +207,10 @@ class Snapshots:
         of_rank : int
             The rank whose part to use: this rank, unless it has none.
         device : torch.device
-
-        Returns
-        -------
-        list of object
-            Objects that came with the snapshot.
         """
         snapshot = read_snapshot(self._folder, number, of_rank)
         blobs = snapshot_blobs(self._folder, number)
         self._writer.before = [blobs]
         packed = from_parcel(snapshot.parcel, BlobFolder(blobs))
-        objects = self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
+        self._state.put_in_place(snapshot, packed, is_own=of_rank == self._rank, device=device)
         self._note_multiples()
-        return objects
