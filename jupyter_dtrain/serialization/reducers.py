@@ -56,7 +56,7 @@ from .shared_attributes import reduced_sharing
 from .shared_tensors import reduced_array
 from .shared_values import reduced_shared_value
 from .stand_ins import is_found_by_name, named, stands_for
-from .torch_reducers import methods_of, reduced_function, reduced_module, reduced_profile, reduced_tensor
+from .torch_reducers import methods_of, reduced_function, reduced_module, reduced_profile, reduced_tensor, set_optimizer
 from .weak_references import OWN, is_weak, is_weak_container, reduced_weak
 
 
@@ -221,6 +221,8 @@ def _without(obj: Any, names: frozenset[str]) -> tuple[Any, ...]:
             state.update(dict.fromkeys(names))
     if isinstance(obj, DataLoader) and own is object.__getstate__:
         return function, args, with_seed(obj, state), None, None, set_loader
+    if isinstance(obj, Optimizer) and isinstance(state, dict) and not any(rest):
+        return function, args, state, None, None, set_optimizer
     return (function, args, state, *rest)
 
 

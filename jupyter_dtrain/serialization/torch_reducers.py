@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from ..system.interpreter import unwarned
 from .cut_graphs import grad_fn_name, is_leaf, without_graph
@@ -58,6 +59,16 @@ def _set_gradient(tensor: torch.Tensor, state: tuple[torch.Tensor | None, Any, A
         tensor._backward_hooks = hooks
     if after:
         tensor._post_accumulate_grad_hooks = after
+
+
+def set_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Set the state of an optimizer without the options that its class adds where a state of an older version lacks them."""
+    options = [state.get("defaults", {}), *state.get("param_groups", ())]
+    before = [set(of_group) for of_group in options]
+    optimizer.__setstate__(state)
+    for of_group, names in zip(options, before, strict=True):
+        for name in of_group.keys() - names:
+            del of_group[name]
 
 
 # ``torch.jit`` modules and functions, as PyTorch saves them, but with the same tensor objects that an optimizer has.
