@@ -49,6 +49,7 @@ class Model(nn.Module):
         self.meter, self.space = Meter(), types.SimpleNamespace(n=0, kept=[])
         self.frozen = nn.Parameter(torch.zeros(()), requires_grad=False)
         self.bytes, self.elsewhere = bytearray(2), [nn.BatchNorm1d(2)]
+        self.objects, self.table = np.array([None, [], {}], dtype=object), OrderedDict(a=1, b=2)
         self.register_buffer("buffer", torch.zeros(()))
 
     def forward(self, x):
@@ -68,6 +69,8 @@ class Model(nn.Module):
             self.config,
             dict(self.counter),
             list(self.last),
+            list(self.objects),
+            list(self.table.items()),
         ]
         return repr([*kept, self.frozen, self.buffer, bytes(self.bytes), self.elsewhere[0].running_mean, log, count, Model.shared])
 
@@ -102,15 +105,20 @@ KEEPS = {
     "a buffer": lambda model, x: model.buffer.add_(len(x)),
     "bytes": lambda model, x: model.bytes.extend(b"x" * len(x)),
     "a layer that it does not register": lambda model, x: model.elsewhere[0](x),
+    "an object in an array": lambda model, x: model.objects[1].append(len(x)),
     "a list of the module": lambda model, x: log.append(len(x)),
     "a global": set_global,
     "a class": set_class,
 }
 
 
-@pytest.mark.parametrize("name", KEEPS)
-def test_before_undoes_what_a_call_has_changed(name):
-    model = Model(KEEPS[name])
+def order_anew(model, x):
+    model.table.move_to_end("a")
+
+
+@pytest.mark.parametrize("keep", [*KEEPS.values(), order_anew], ids=[*KEEPS, "the order of a table"])
+def test_before_undoes_what_a_call_has_changed(keep):
+    model = Model(keep)
     was, before = model.state(), ModuleState(model, None)
     model(torch.ones(3, 2))
     assert model.state() != was

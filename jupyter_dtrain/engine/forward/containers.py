@@ -21,9 +21,12 @@ def entries_of(holder: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def is_same(holder: Any, copy: Any) -> bool:
-    """Return whether `holder` holds the same objects as `copy`, compared by identity (sets: by equality)."""
+    """Return whether `holder` holds the same objects as `copy`, compared by identity (sets: by equality), and a dict in the same order."""
     if len(holder) != len(copy):
         return False
+    if isinstance(holder, dict):  # of a cache, the entry that comes first is dropped
+        pairs = zip(entries_of(holder), copy.items(), strict=True)
+        return all(key is other and value is before for (key, value), (other, before) in pairs)
     if isinstance(holder, MAPPINGS):
         return all(key in copy and copy[key] is value for key, value in entries_of(holder))
     return bool(holder == copy) if isinstance(holder, set) else all(left is right for left, right in zip(holder, copy, strict=True))

@@ -115,7 +115,7 @@ class Walk:
                 return vars(value).values() if type(value) is nn.Parameter else ()
             case np.ndarray():
                 self.found.arrays.append(value)
-                return ()
+                return value.ravel().tolist() if value.dtype.hasobject and value.size <= _MOST_ITEMS else ()
             case nn.Module():
                 return self._of_module(value)
             case list() | dict() | set() | deque():

@@ -97,8 +97,8 @@ class State:
             if isinstance(holder, MAPPINGS):
                 now = copy_of(holder)
                 keys = [key for key in {**before, **now} if not is_value(now.get(key, before), before.get(key, holder))]
-                if keys:
-                    found.append(Change(holder, keys))
+                if keys or (isinstance(holder, dict) and [*map(id, before)] != [*map(id, now)]):  # or ordered anew
+                    found.append(Change(holder, keys or None))
             else:
                 found.append(Change(holder))
         found += [Change(tensor) for tensor, version, copy in self._tensors if _was_written(tensor, version, copy)]
