@@ -32,6 +32,14 @@ def gradient(rules: Rules, func: Any, args: tuple[Any, ...], _kwargs: dict[str, 
         return source.grad
 
 
+def set_gradient(rules: Rules, tensor: GlobalTensor, placement: Shard, part: torch.Tensor) -> None:
+    """Set ``.grad`` of a shard to the rank's part of what the cell assigns; it is treated like one that the cell has read."""
+    source = source_of(tensor)
+    with torch._C.DisableTorchFunctionSubclass():
+        source.grad = part if isinstance(part, GlobalTensor) else from_local(part.clone(), placement)
+    rules.read_gradients.append((source, placement))
+
+
 @contextmanager
 def read_gradients_followed(rules: Rules) -> Iterator[None]:
     """Let a backward pass accumulate into gradients that the cell has read.

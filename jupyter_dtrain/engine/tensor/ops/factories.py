@@ -10,6 +10,7 @@ from ..function_bodies import BODIES
 from ..memory_layout import blank_whole, compact, described, ones_in
 from ..placement_types import GlobalState, GlobalTensor, Origin, Shard, from_local, to_local
 from ..versions import count_together
+from .autograd import set_gradient
 from .dispatch import Rules
 from .kept_fulls import origin_of, root_of
 from .operands import NeedsFullTensor, at, changes_in_place, global_shape, globals_in, ndim_of, requires_grad, the_shard
@@ -135,6 +136,7 @@ def deepcopy(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
 
 _SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+_SET_GRAD = torch.Tensor.grad.__set__  # type: ignore[union-attr]
 
 
 def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -155,6 +157,8 @@ def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[st
             _become_plain(tensor, value)
             return None
         value = rules.part_of(value, tensor.placement)
+    if func == _SET_GRAD and isinstance(value, torch.Tensor) and isinstance(tensor.placement, Shard):
+        return set_gradient(rules, tensor, tensor.placement, value)
     result = rules.local(func, (tensor, value), kwargs)
     if func == _SET_DATA:
         tensor._state = GlobalState(tensor.placement, origin=_origin(value), source=tensor._state.source)
