@@ -215,7 +215,7 @@ class CellResults:
         for index in [index for index in found if id(self._baseline.objects[index]) in librarys]:
             attributes = {name: value for name, value in found[index].attributes.items() if is_sent_home(name, value)}
             found[index] = replace(found[index], attributes=attributes)
-        changed = {index: replace(new, replaced=self._packing.is_elsewhere(new)) for index, new in found.items()}
+        changed = {index: self._packing.with_memory(index, new) for index, new in found.items()}
         return Changes(changed, [name for name in self._before if name not in self.namespace])
 
     def _states(self) -> list[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeGuard
 
 import torch
 
 from ..serialization.array_windows import Windows
 from ..serialization.cached_functions import caches_left
-from ..serialization.copy_restore import Contents
+from ..serialization.copy_restore import Alias, Contents
 from ..serialization.leaves import Numbers, trackable
 from ..serialization.pickler import Packed, Packer, Reference
 from .result_pickler import Changes, ResultPacker, graphs_of
@@ -36,6 +37,7 @@ class ResultPacking:
     def __init__(self, namespace: dict[str, Any], objects: Sequence[object]) -> None:
         self._namespace, self._objects = namespace, objects
         self._storages = _storages_of(objects)
+        self._places = {index: _place_of(obj) for index, obj in enumerate(objects) if _has_memory(obj)}
         self.references: Mapping[int, Reference | None] = {}
         self.caches_left: dict[str, str] = {}
 
@@ -83,25 +85,41 @@ class ResultPacking:
         packer.refer(self.references)
         return packer
 
-    def is_elsewhere(self, new: Contents) -> bool:
-        """Return whether a tensor uses storage that no tensor of the notebook had."""
-        return isinstance(new.items, Numbers) and new.items.tensor.untyped_storage()._cdata not in self._storages
+    def with_memory(self, index: int, new: Contents) -> Contents:
+        """Return new contents of an object; of a tensor with other memory than before, with what memory that is."""
+        if not isinstance(new.items, Numbers):
+            return new
+        place = _place_of(new.items.tensor)
+        if place[0] not in self._storages:
+            return replace(new, replaced=True)
+        if self._places.get(index) == place:
+            return new
+        owner: Any = self._objects[self._storages[place[0]][0]]
+        return replace(new, replaced=True, alias=Alias(new.items.tensor, owner))
 
     def _storages_kept(self) -> dict[int, int]:
         """Return the storages that still belong to the notebook's tensors; ``w.data = …`` gives a tensor another storage."""
         found: dict[int, int] = {}
-        for address, (index, _) in self._storages.items():
+        for index, (address, *_) in self._places.items():
             tensor: Any = self._objects[index]
-            if Numbers.can_hold(tensor) and tensor.untyped_storage()._cdata == address:
+            if address not in found and Numbers.can_hold(tensor) and tensor.untyped_storage()._cdata == address:
                 found[address] = index
         return found
+
+
+def _has_memory(obj: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(obj, torch.Tensor) and Numbers.can_hold(obj)
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _storages_of(objects: Sequence[object]) -> dict[int, tuple[int, torch.UntypedStorage]]:
     """Return the storages of tensors among `objects` by address, each with a tensor's index and a reference that keeps it alive."""
     found: dict[int, tuple[int, torch.UntypedStorage]] = {}
     for index, obj in enumerate(objects):
-        if isinstance(obj, torch.Tensor) and Numbers.can_hold(obj):
+        if _has_memory(obj):
             storage = obj.untyped_storage()
             found.setdefault(storage._cdata, (index, storage))
     return found

@@ -51,12 +51,32 @@ class Contents:
         Names of deleted attributes.
     replaced : bool
         A tensor has other memory than before (``w.data = …``); tensors that shared the old memory keep that.
+    alias : Alias, optional
+        A tensor has memory that another one of the notebook had, or another part of its own.
     """
 
     items: Any = None
     attributes: dict[str, Any] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     replaced: bool = False
+    alias: Alias | torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Alias:
+    """The place of `tensor` in memory that `owner` had before the cell. Reads as a tensor there."""
+
+    tensor: torch.Tensor
+    owner: torch.Tensor
+
+    def __reduce__(self) -> Any:
+        """Return a reduce value that is read before memory changes hands."""
+        tensor = self.tensor
+        return _alias_of, (self.owner, tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
+
+
+def _alias_of(owner: torch.Tensor, dtype: torch.dtype, *place: Any) -> torch.Tensor:
+    return torch.empty(0, dtype=dtype, device=owner.device).set_(owner.untyped_storage(), *place)
 
 
 def restore_all(objects: Sequence[Any], news: Sequence[Contents]) -> None:
@@ -76,7 +96,10 @@ def restore_all(objects: Sequence[Any], news: Sequence[Contents]) -> None:
 def restore(obj: Any, new: Contents) -> None:
     """Write `new` into `obj` in place; `obj` is no iterator."""
     if new.items is not None:
-        if new.replaced:
+        if isinstance(new.alias, torch.Tensor) and new.alias.device == obj.device:
+            obj.data = new.alias
+            restore_items(obj, new.items)
+        elif new.replaced:
             obj.data = new.items.to(obj.device)
         elif isinstance(obj, CachedFunction):
             refill_cache(obj, new.items)
