@@ -1,7 +1,7 @@
-"""Classes of the notebook, written by value: with all their own attributes, in their order, and with slots.
+"""Classes of the notebook, written by value: with all their own attributes, in their order, with slots, and with their qualified names.
 
-cloudpickle sorts the attributes, leaves out those with the value of a base class, and adds slots as ordinary attributes. A class that this
-process has already keeps there what was deleted from it in the meantime.
+cloudpickle forgets the classes around a class, sorts the attributes, leaves out those with the value of a base class, and adds slots as
+ordinary attributes. A class that this process has already keeps there what was deleted from it in the meantime.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ def reduced_class(obj: Any) -> Any:
         return NotImplemented
     make, arguments, (attributes, _), *rest = found
     kind, name, bases, first, *more = arguments
+    first = {**first, "__qualname__": obj.__qualname__}  # of which the name would be the last part
     slots: list[str] = []
     # Tuple subclasses cannot have nonempty slots; `NamedTuple` sets empty ones itself.
     if "__slots__" in vars(obj) and not issubclass(obj, tuple):

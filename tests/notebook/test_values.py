@@ -31,3 +31,11 @@ def test_classes_list_their_attributes_in_order(notebook):
     assert shown.result == "{'seed': 3, 'lr': 0.1, 'apex': True, 'batch': 3}"
     assert notebook.value(f"list({listed.replace('{}', 'CFG')})") == ["seed", "lr", "apex", "batch"]
     assert notebook.value(f"list({listed.replace('{}', 'Debug')})") == ["lr", "batch"]
+
+
+def test_nested_classes_have_qualified_names(notebook):
+    notebook.run("class Outer:\n    class Cfg:\n        lr = 0.1\ncfg = Outer.Cfg()")
+    shown = notebook.run(f"{CELL}class Other:\n    class Part: pass\npart, kinds = Other.Part(), (Outer.Cfg, type(cfg), Other.Part)\nkinds")
+    assert shown.result == "(__main__.Outer.Cfg, __main__.Outer.Cfg, __main__.Other.Part)"
+    assert notebook.run("kinds").result == shown.result
+    assert notebook.value("(type(part) is Other.Part, type(cfg) is Outer.Cfg)") == (True, True)

@@ -1,6 +1,6 @@
 """Classes of the notebook have on an engine the attributes that they have there, in the same order; and so have those that come home."""
 
-# ruff: noqa: E501  # a table
+# ruff: noqa: E501, ISC004  # a table
 
 from __future__ import annotations
 
@@ -73,9 +73,50 @@ CLASSES = {
 }  # fmt: skip
 
 
+QUALIFIED = {
+    "nested": (
+        "class Outer:\n    class Cfg:\n        class In: x = 1\n        lr = 0.1\n    def make(self):\n        class Local: pass\n        return Local\nc, i = Outer.Cfg(), Outer.Cfg.In()",
+        "d = Outer.Cfg.In(); Local = Outer().make()\nOuter.Cfg, Outer.Cfg.In, Local, type(c) is Outer.Cfg",
+        "type(d), Local, type(c) is Outer.Cfg, type(d) is type(i)",
+    ),
+    "local": (
+        "def make(n):\n    class C:\n        k = n\n        def f(self): return self.k\n    return C\nA, B = make(1), make(2); a = A()",
+        "D = make(3); d = D()\nA, A is B, a.f(), D, A.f.__qualname__",
+        "D, d.f(), isinstance(a, A), make(4)",
+    ),
+    "of the cell": (
+        "",
+        "import enum\nclass O:\n    class I:\n        class J: pass\n    class E(enum.Enum): A = 1\nj, e = O.I.J(), O.E.A\nO.I.J, O.E",
+        "O.I.J, type(j) is O.I.J, O.E, e is O.E.A",
+    ),
+    "data classes and tuples": (
+        "from dataclasses import *\nfrom typing import NamedTuple\nclass T:\n    @dataclass\n    class C:\n        lr: float = 0.1\n    @dataclass(slots=True)\n    class S:\n        k: int = 1\n"
+        "    class P(NamedTuple):\n        x: int\nc, s, p = T.C(), T.S(), T.P(1)",
+        "d = replace(c, lr=2.0); q = T.P(2)\nc, s, p, T.P",
+        "c, d, s, type(q)",
+    ),
+    "errors": (
+        "class M:\n    class Err(Exception): pass\n    def go(self): raise self.Err('x')\nm = M()",
+        "import traceback\ntry: m.go()\nexcept Exception as error: kept = error\ntraceback.format_exception_only(kept)",
+        "traceback.format_exception_only(kept), isinstance(kept, M.Err)",
+    ),
+    "with a metaclass, a hook, and another name": (
+        "class Meta(type):\n    def __new__(meta, *args): return super().__new__(meta, *args)\nclass O:\n    class A(metaclass=Meta): x = 1\n"
+        "    class R:\n        def __init_subclass__(cls): cls.q = cls.__qualname__\nclass Z: pass\nZ.__qualname__ = 'X.Y'",
+        "class K:\n    class T(O.R): pass\nO.A, K.T, K.T.q, Z",
+        "O.A, K.T, K.T.q, Z",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUALIFIED)
+def test_names_are_qualified(name, notebook, other_notebook):
+    test_attributes_are_in_order(name, notebook, other_notebook)
+
+
 @pytest.mark.parametrize("name", CLASSES)
 def test_attributes_are_in_order(name, notebook, other_notebook):
-    setup, cell, compared = CLASSES[name]
+    setup, cell, compared = (CLASSES | QUALIFIED)[name]
     other_notebook.plain(setup)
     expected = repr(other_notebook.plain(cell)), repr(other_notebook.plain(compared))
     notebook.plain(setup)

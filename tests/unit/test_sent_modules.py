@@ -91,3 +91,14 @@ def test_what_the_cell_defines_is_found_in_main():
             _ = main.nothing
     assert namespace["added"] == 1
     assert sys.modules["__main__"] is before
+
+
+def test_a_nested_class_is_found_though_the_one_around_it_has_not_come():
+    notebook: dict[str, Any] = {"__name__": "__main__"}
+    exec("class Outer:\n    class Config:\n        class Part: pass\nclass Other:\n    class Config: pass", notebook)
+    config, other = notebook["Outer"].Config, notebook["Other"].Config
+    for came in ([config.Part, other], [config, config.Part, other], [config.Part, config, notebook["Other"], other]):
+        with found_by_name(came, {}):
+            assert all(type(pickle.loads(pickle.dumps(kind()))) is kind for kind in came)
+    with found_by_name([config, other], {"Outer": 1}), pytest.raises(pickle.PicklingError):
+        pickle.dumps(config())

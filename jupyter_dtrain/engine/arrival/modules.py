@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,8 @@ def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Itera
         if isinstance(obj, FunctionType | type) and obj.__module__ not in (None, *modules) and obj.__qualname__.isidentifier():
             parts.setdefault(obj.__module__, {})[obj.__qualname__] = obj
     replaced = _Replaced()
-    replaced.set(sys.modules, {"__main__": _main(namespace, parts.pop("__main__", {}))})
+    others = _with_surroundings(objects, parts.pop("__main__", {}))
+    replaced.set(sys.modules, {"__main__": _main(namespace, others)})
     finder = _Finder(parts, replaced)
     for name, module in modules.items():
         replaced.set(sys.modules, {name: module})
@@ -58,6 +59,25 @@ def found_by_name(objects: Iterable[object], namespace: dict[str, Any]) -> Itera
     finally:
         sys.meta_path.remove(finder)
         replaced.restore()
+
+
+def _with_surroundings(objects: Iterable[object], others: dict[str, Any]) -> dict[str, Any]:
+    """Return `others` with a stand-in for each class of the notebook that did not come, around nested ones that did (``Outer.Config``)."""
+    found = dict(others)
+    for kind in objects:
+        if not (isinstance(kind, type) and kind.__module__ == "__main__"):
+            continue
+        first, *path = kind.__qualname__.split(".")
+        if not path or "<locals>" in path or first in others:
+            continue
+        around: Any = found.setdefault(first, SimpleNamespace())
+        for name in path[:-1]:
+            around = vars(around).setdefault(name, SimpleNamespace())
+            if not isinstance(around, SimpleNamespace):
+                break
+        else:
+            setattr(around, path[-1], kind)
+    return found
 
 
 def _main(namespace: dict[str, Any], others: dict[str, Any]) -> ModuleType:
