@@ -101,8 +101,9 @@ def test_a_late_draw_takes_the_run_back(prepared, name):
     assert LATE in "".join(ran.notices)
 
 
-def test_a_generator_that_a_later_epoch_makes_needs_no_way_back(prepared):
-    apart, ran = compare(prepared, "DataLoader(data := Data(with_its_own, g=None), 6, shuffle=True)", 3)
+@pytest.mark.parametrize("collate", ["", "collate_fn=stack"])
+def test_a_generator_that_a_later_epoch_makes_needs_no_way_back(prepared, collate):
+    apart, ran = compare(prepared, f"DataLoader(data := Data(with_its_own, g=None), 6, shuffle=True, {collate})", 3)
     assert apart is None
     assert LATE not in "".join(ran.notices)
 

@@ -157,14 +157,12 @@ class LoaderPlans:
                 on_unknown=self.on_unknown,
             )
         plan.leaves_effects = plan.leaves_effects or iterates_itself(loader) or (self.agree is not None and has_effects(loader))
+        by_itself = self.whole_draws and not (plan.is_known and loader.persistent_workers) and draws_by_itself(loader)
+        if by_itself and plan.is_known and plan.collation is not None:  # it has got a generator since
+            plan.collation.is_whole = True
         if plan.leaves_effects or (plan.collation is not None and plan.collation.is_whole):
             return Division.CUT
-        plan.draws = (
-            self.draws_late(loader)
-            or (self.whole_draws and not (plan.is_known and loader.persistent_workers) and draws_by_itself(loader))
-            or (self.checks is not None and self.checks.needs_whole(loader))
-            or plan.draws
-        )
+        plan.draws = by_itself or self.draws_late(loader) or (self.checks is not None and self.checks.needs_whole(loader)) or plan.draws
         return Division.CUT if plan.draws and plan.collation is None and self.agree is not None else Division.OWN_SAMPLES
 
     def _divide_loaded(self, plan: LoaderPlan, loader: DataLoader[Any]) -> Division:
