@@ -53,6 +53,18 @@ def length_of(batch: Any, layout: Layout | None = None) -> int | None:
     return found[0] if found else None
 
 
+def entries_in(batch: Any, layout: Layout) -> list[Any]:
+    """Return the entries of all lists with one entry per sample."""
+    found: list[Any] = []
+
+    def entries(items: Any) -> Any:
+        found.extend(items)
+        return items
+
+    _rebuild(batch, lambda _, value: value, entries, layout)
+    return found
+
+
 def cut(batch: Any, part: slice, layout: Layout | None = None) -> Any:
     """Return the samples `part` of a full batch: ``(B, …)`` becomes ``(b, …)``, along the dim in `layout`, by default along dim 0."""
 

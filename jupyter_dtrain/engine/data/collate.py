@@ -24,6 +24,7 @@ from .batch_layout import Layout, Path, UnknownBatch, cut, kinds_of, length_of
 from .collate_probe import Found, Probe, Probed, Refused, collated_if_possible
 from .collate_words import may_draw, may_mix
 from .counters import Counters, keeper_of
+from .handed_objects import are_plain, hands_on
 
 Agree = Callable[[Any], list[Any]]
 
@@ -46,6 +47,8 @@ class Collation:
         Whether each rank must collate full batches if loading or collating draws random numbers.
     draws : bool
         Whether loading is known to draw, though perhaps not for the first batch.
+    sees_whole : bool
+        Whether the cell sees full batches.
     on_unknown : callable
         Called with a description of a later batch that cannot be split although the first one could.
 
@@ -65,6 +68,7 @@ class Collation:
         *,
         whole_draws: bool,
         draws: bool = False,
+        sees_whole: bool,
         on_unknown: Callable[[str], None],
     ) -> None:
         self._dataset, self._collate = loader.dataset, loader.collate_fn
@@ -72,6 +76,8 @@ class Collation:
         self._share, self._agree, self._whole_draws, self._on_unknown = share, agree, whole_draws, on_unknown
         self._probe: Probe | None = None
         self._layout: Layout | None = None
+        self._sees_whole, self._hands_on = sees_whole, sees_whole and not loader.num_workers  # workers hand on copies
+        self._has_objects = False
         self._may_mix, self._may_draw = may_mix(loader.collate_fn), draws or may_draw(loader.collate_fn)
         self.is_whole = self.draws = False
 
@@ -84,17 +90,24 @@ class Collation:
             At the first batch: the loader's batches must be loaded in full, or cannot be split.
         """
         if self._layout is None:
-            self._learn(share, indices)
+            self._learn(batch, share, indices)
             if self.is_whole:
                 raise CutAfterLoading
         assert self._layout is not None
         if not self.is_whole:
             loaded = share.loaded.stop - share.loaded.start  # the batch has fewer if the function drops samples
-            parts = self._agree(None if isinstance(batch, Refused) else kinds_of(batch, self._layout, loaded))
+            parts = self._agree(
+                None if isinstance(batch, Refused) or self._begins_to_hand_on(batch) else kinds_of(batch, self._layout, loaded)
+            )
             self.is_whole = any(part is None or part != parts[0] for part in parts)
         if self.is_whole:  # this iteration has loaded parts: fetch the full batch; the next iteration loads full batches
             return self.of_whole(self._collate(self._fetch(indices)))
         return batch, share, self._layout
+
+    def _begins_to_hand_on(self, batch: Any) -> bool:
+        """Return whether a later batch is the first one with objects among its entries."""
+        assert self._layout is not None
+        return self._hands_on and not self._has_objects and "entries" in self._layout.values() and not are_plain(batch, self._layout)
 
     def of_whole(self, batch: Any) -> tuple[Any, BatchShard | None, Layout | None]:
         """Return the rank's part of a full batch, with its share and layout.
@@ -109,8 +122,10 @@ class Collation:
         if kinds_of(batch, self._layout, total) is None:
             self._on_unknown("structure unlike that of the first")
             return batch, None, None
-        share = self._share(total)
-        return cut(batch, share.loaded, self._layout), share, self._layout
+        share, layout = self._share(total), self._layout
+        if self._sees_whole:  # the rank has all entries: the others' copies of them would not be the data set's own objects
+            layout = {path: "same" if kind == "entries" else kind for path, kind in layout.items()}
+        return cut(batch, share.loaded, layout), share, layout
 
     def of_probed(self, batch: Any) -> tuple[Any, BatchShard | None, Layout | None]:
         """Return the rank's part of a full batch from a :class:`Probe`, with its share and layout; the full batch if it cannot be cut."""
@@ -131,8 +146,9 @@ class Collation:
             self._probe = Probe(self._collate, self._share)
         return self._probe if self._layout is None else None
 
-    def _learn(self, share: BatchShard, indices: Sequence[Any]) -> None:
+    def _learn(self, batch: Any, share: BatchShard, indices: Sequence[Any]) -> None:
         found: Found = None
+        whole: Any = None
         drew, counted = bool(self._generators) or self._may_draw, False
         if share.loaded.stop - share.loaded.start < share.total:
             random_state, states = RandomState.now(), [state_of(generator) for generator in self._generators]
@@ -150,6 +166,11 @@ class Collation:
             for generator, state in zip(self._generators, states, strict=True):
                 set_state(generator, state)
         self._settle(found, drew=drew, counted=counted)
+        if self._layout is not None and self._hands_on and "entries" in self._layout.values() and not self.is_whole:
+            has_objects = found is not None and not are_plain(whole, self._layout)
+            must_not_copy = has_objects and not isinstance(batch, Refused) and hands_on(batch, whole, self._layout)
+            objects, uncopied = zip(*self._agree((has_objects, must_not_copy)), strict=True)
+            self._has_objects, self.is_whole = any(objects), any(uncopied)
 
     def _settle(self, found: Found, *, drew: bool, counted: bool) -> None:
         """Decide the layout with all ranks, from what each has found in its own part. A collective."""

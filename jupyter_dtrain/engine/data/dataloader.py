@@ -81,6 +81,8 @@ class ShardedLoaders:
         Records every iteration that begins, so that a run can resume within it.
     checks : Checks, optional
         Compares what ranks load alone with full batches.
+    sees_whole : bool
+        Whether the cell sees full batches, and not the rank's part of each.
     full_batch : iterable of str
         Classes of data sets that draw, though not for the first batch.
     """
@@ -106,6 +108,7 @@ class ShardedLoaders:
         on_drawn: Callable[[DataLoader[Any], int], None] = lambda _loader, _together: None,
         cursors: IteratorLog | None = None,
         checks: Checks | None = None,
+        sees_whole: bool = True,
         full_batch: Iterable[str] = (),
     ) -> None:
         self._cursors = cursors
@@ -124,6 +127,7 @@ class ShardedLoaders:
             whole_draws=whole_draws,
             checks=checks,
             on_unknown=on_unknown,
+            sees_whole=sees_whole,
             full_batch=full_batch,
         )
         self._sources = DividedSources(self._plans, streams=streams, stream=stream)

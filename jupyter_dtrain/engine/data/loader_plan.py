@@ -100,6 +100,8 @@ class LoaderPlans:
         Compares what ranks load alone with full batches.
     on_unknown : callable
         Called with a description of what keeps a batch from being split.
+    sees_whole : bool
+        Whether the cell sees full batches.
     full_batch : iterable of str
         Classes of data sets that draw, as `FoundLate` names them, though not for the first batch.
     """
@@ -113,11 +115,12 @@ class LoaderPlans:
         whole_draws: bool,
         checks: Checks | None,
         on_unknown: Callable[[str], None],
+        sees_whole: bool = True,
         full_batch: Iterable[str] = (),
     ) -> None:
         self._together, self.share, self.agree = together, share, agree
         self.whole_draws, self.checks, self.on_unknown = whole_draws, checks, on_unknown
-        self._full_batch = frozenset(full_batch)
+        self._sees_whole, self._full_batch = sees_whole, frozenset(full_batch)
         self._plans: IdentityMap[LoaderPlan] = IdentityMap()
 
     def of(self, loader: DataLoader[Any]) -> LoaderPlan:
@@ -154,6 +157,7 @@ class LoaderPlans:
                 self.agree,
                 whole_draws=self.whole_draws,
                 draws=self.draws_late(loader),
+                sees_whole=self._sees_whole,
                 on_unknown=self.on_unknown,
             )
         plan.leaves_effects = plan.leaves_effects or iterates_itself(loader) or (self.agree is not None and has_effects(loader))

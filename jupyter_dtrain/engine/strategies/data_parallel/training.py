@@ -182,6 +182,7 @@ class DataParallelTraining(CellSteps, TrainingState):
             on_drawn=observer.hyperparameters.on_batch,
             cursors=cursor_log,
             checks=fetch_checks,
+            sees_whole=self._view is not None,
             full_batch=full_batch,
         )
 
