@@ -11,10 +11,11 @@ import ast
 import dis
 import importlib
 import importlib.util
+import io
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -26,7 +27,8 @@ _IMPORTS, _SETS = dis.opmap["IMPORT_NAME"], dis.opmap["STORE_GLOBAL"]
 
 
 Stamp = tuple[int, int]  # modification time of a file in ns, and its size in bytes
-_brought: dict[str, Stamp] = {}  # modules that this package imported and the notebook has not, with the stamps of their files
+_brought: dict[str, tuple[Stamp, object]] = {}
+"""Modules that this package imported and the notebook has not: stamps of their files, and their specs, which are new after a reload."""
 
 
 def stamp_of(module: ModuleType) -> Stamp:
@@ -40,17 +42,33 @@ def stamp_of(module: ModuleType) -> Stamp:
 
 @contextmanager
 def brought() -> Iterator[None]:
-    """Record modules that are imported in the ``with`` block, as the notebook itself has not imported them."""
+    """Record modules that are imported in the ``with`` block, not by the notebook itself, and hide what they print."""
     before = set(sys.modules)
     try:
-        yield
+        with redirect_stdout(io.StringIO()):
+            yield
     finally:
-        _brought.update({name: stamp_of(module) for name in set(sys.modules) - before if (module := sys.modules.get(name)) is not None})
+        note_brought(set(sys.modules) - before)
 
 
-def _is_outdated(module: ModuleType) -> bool:
-    """Return whether a module that this package imported was edited since; the cell then imports it again from its file."""
-    return module.__name__ in _brought and stamp_of(module) != _brought[module.__name__]
+def note_brought(names: Iterable[str]) -> None:
+    """Record that the notebook itself has not imported the modules of these names."""
+    found = {name: module for name in names if (module := sys.modules.get(name)) is not None}
+    _brought.update({name: (stamp_of(module), _spec_of(module)) for name, module in found.items()})
+
+
+def _spec_of(module: ModuleType) -> object:
+    return getattr(module, "__dict__", {}).get("__spec__")
+
+
+def outdated(modules: Iterable[ModuleType]) -> frozenset[str]:
+    """Return the names of the `modules` that cells have brought if one was edited since: a cell imports them again from their files.
+
+    All of them, as others may have imported names from that one.
+    """
+    brought = {module.__name__: module for module in modules if _brought.get(module.__name__, (None, _brought))[1] is _spec_of(module)}
+    is_edited = any(stamp_of(module) != _brought[name][0] for name, module in brought.items())
+    return frozenset(brought if is_edited else ())
 
 
 def imported_for(source: str, name: str) -> Any:
@@ -82,7 +100,8 @@ def asked_for(names: Iterable[str], objects: Iterable[object], modules: Iterable
         if isinstance(obj, FunctionType):
             found |= set(_of_function(obj, by_name))
     with_parents = {name[:end] for name in found for end in (*(i for i, letter in enumerate(name) if letter == "."), len(name))}
-    return [module for name, module in by_name.items() if name in with_parents and not _is_outdated(module)]
+    old = outdated(by_name.values())
+    return [module for name, module in by_name.items() if name in with_parents and name not in old]
 
 
 def _of_function(function: FunctionType, modules: Mapping[str, ModuleType]) -> Iterator[str]:

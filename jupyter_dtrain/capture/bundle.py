@@ -6,19 +6,15 @@ including edits since the import.
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import cloudpickle
-
 from ..analysis.dynamic_names import with_dynamic_names
-from ..analysis.imports import asked_for, modules_beside
+from ..analysis.imports import asked_for, modules_beside, outdated
 from ..analysis.names import CellNames
 from ..analysis.reached_names import words_of
 from ..errors import CaptureError
@@ -32,6 +28,7 @@ from ..serialization.leaves import trackable
 from ..serialization.library_changes import packages_of
 from ..serialization.library_objects import LibraryObjects
 from ..serialization.library_state import LibraryState, library_states, stays
+from ..serialization.module_reducers import by_value
 from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
@@ -65,6 +62,8 @@ class Bundle:
         Messages about settings in library objects, and about caches of functions, that cannot be sent.
     unsent : frozenset of str
         The notebook's names that the cell may delete and always binds before it reads them.
+    imported : frozenset of str
+        Of `own_modules`, those whose files are as they were when the notebook got them. A cell that imports another one brings it.
     """
 
     packed: Packed
@@ -75,6 +74,7 @@ class Bundle:
     own_modules: frozenset[str] = frozenset()
     lines: list[str] = field(default_factory=list)
     unsent: frozenset[str] = frozenset()
+    imported: frozenset[str] = frozenset()
 
 
 def pack(names: CellNames, namespace: dict[str, Any], *, by_text: bool = True) -> Bundle:
@@ -114,7 +114,7 @@ class _Bundler:
 
     def pack(self) -> Bundle:
         """Return what can be sent; raise a `CaptureError` if the cell needs more."""
-        with _by_value(self._modules):
+        with by_value(self._modules):
             self._patches += (*operators(), *patches(self._namespace, self._modules))
             try:
                 return self._packed()
@@ -159,7 +159,8 @@ class _Bundler:
         own_modules = frozenset(module.__name__ for module in self._modules)
         lines = [*self._library.lines, *lines_about_caches(whole.seen)]
         unsent = frozenset(name for name in self._names.deleted.difference(self._names) if name in self._namespace)
-        return Bundle(whole.packed(), tracked, self._names, self._left_out, whole.seen, own_modules, lines, unsent)
+        imported = own_modules - outdated(self._modules)
+        return Bundle(whole.packed(), tracked, self._names, self._left_out, whole.seen, own_modules, lines, unsent, imported)
 
     def _packer(self) -> Packer:
         packer = Packer(namespace=self._namespace, modules=self._modules, words=self._names.attributes, windows=self._windows)
@@ -225,17 +226,3 @@ def unpack(unpacker: Unpacker) -> tuple[dict[str, Any], list[object]]:
         while unpacker.load() != ():
             pass  # they are among the tracked objects
         return values, unpacker.load()
-
-
-@contextlib.contextmanager
-def _by_value(modules: list[ModuleType]) -> Iterator[None]:
-    """Let cloudpickle pickle `modules` by value."""
-    known = cloudpickle.list_registry_pickle_by_value()
-    added = [module for module in modules if module.__name__ not in known]
-    for module in added:
-        cloudpickle.register_pickle_by_value(module)
-    try:
-        yield
-    finally:
-        for module in added:
-            cloudpickle.unregister_pickle_by_value(module)

@@ -82,6 +82,7 @@ class CellJob(CellInput):
             parcel=to_parcel(bundle.packed, blobs, on_progress),
             **vars(moment),
             unsent=bundle.unsent,
+            imported=bundle.imported,
             options=options,
             strategy=find(options.strategy),
             cell=cell,

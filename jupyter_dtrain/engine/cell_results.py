@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +25,7 @@ from ..serialization.library_state import arrived, library_states
 from ..serialization.pickler import Packed
 from ..serialization.stand_ins import stands_for
 from ..serialization.unpickler import Unpacker
+from .new_modules import NewModules
 from .result_packing import ResultPacking
 from .result_pickler import Changes, Head, SpanningTensors
 from .send_checks import CannotSave, SendChecks
@@ -54,11 +55,21 @@ class Saved:
     extra: list[frozenset[str]]
 
 
-class CellResults:
-    """The namespace of a cell and the objects that came with it, compared with their state before the cell ran."""
+class _ModulesRefused(Exception):
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__()
+        self.reasons = reasons
 
-    def __init__(self, namespace: dict[str, Any], tracked: list[object]) -> None:
+
+class CellResults:
+    """The namespace of a cell and the objects that came with it, compared with their state before the cell ran.
+
+    `at_home` are the modules beside the notebook that it has; without these names, no module is sent.
+    """
+
+    def __init__(self, namespace: dict[str, Any], tracked: list[object], *, at_home: Collection[str] | None = None) -> None:
         self.namespace = namespace
+        self._modules = NewModules(at_home)
         self._before = dict(namespace)
         self._baseline = Baseline(tracked)
         self._packing = ResultPacking(namespace, tracked)
@@ -69,7 +80,7 @@ class CellResults:
 
     def changed_and_not(self) -> tuple[list[object], list[object]]:
         """Return the notebook's objects that the cell has changed in place, and the others. Tensors and arrays are not compared."""
-        changed = self._baseline.changed_holders()
+        changed = [*self._baseline.changed_holders(), *map(vars, self._modules.found())]
         ids = {id(obj) for obj in changed}
         return changed, [obj for obj in self._baseline.objects if id(obj) not in ids]
 
@@ -78,13 +89,24 @@ class CellResults:
 
         `value` is that of the cell's last line. A name in `skip` is not sent while it has the value given there.
         """
+        with self._packing.with_modules(self._modules.found()):
+            try:
+                return self._pack(value, skip)
+            except _ModulesRefused as error:
+                refused = error.reasons
+        packed, not_sent = self._pack(value, skip)  # the notebook imports them
+        return packed, {**self._modules.lost(refused), **not_sent}
+
+    def _pack(self, value: object, skip: Mapping[str, object]) -> tuple[Packed, dict[str, str]]:
         bound, changes, states = self._bound(skip), self._changes(), self._states()
         try:
             packed = self._packing.packed(changes, bound, value, states)
             return packed, {f"{name}.cache": reason for name, reason in self._packing.caches_left.items()}
         except Exception:
             if go_back(lambda obj: self._checks().why_not(obj) is not None):
-                return self.pack(value, skip=skip)
+                return self._pack(value, skip)
+            if refused := self._packing.modules_refused(self._checks().why_not):
+                raise _ModulesRefused(refused) from None
             # Something cannot be sent: find out what, piece by piece.
             not_sent = {name: reason for name, obj in bound.items() if (reason := self._checks().why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in not_sent}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from types import ModuleType
 from typing import Any, TypeGuard
 
 import torch
@@ -12,6 +14,7 @@ from ..serialization.array_windows import Windows
 from ..serialization.cached_functions import caches_left
 from ..serialization.copy_restore import Alias, Contents
 from ..serialization.leaves import Numbers, trackable
+from ..serialization.module_reducers import by_value
 from ..serialization.pickler import Packed, Packer, Reference
 from .result_pickler import Changes, ResultPacker, graphs_of
 
@@ -40,6 +43,7 @@ class ResultPacking:
         self._places = {index: _place_of(obj) for index, obj in enumerate(objects) if _has_memory(obj)}
         self.references: Mapping[int, Reference | None] = {}
         self.caches_left: dict[str, str] = {}
+        self._modules: list[ModuleType] = []
 
     def packed(
         self,
@@ -61,7 +65,7 @@ class ResultPacking:
             windows.leave(new.items)  # new values of an array that the reader has must not be views of old ones
         while True:
             packer = self.packer(whole, elsewhere, windows)
-            for graph in graphs_of(changes, bound, value, states):
+            for graph in graphs_of(changes, bound, value, states, self._modules):
                 packer.dump(graph)
             if extra is not None:
                 packer.dump(list(extra))
@@ -81,9 +85,24 @@ class ResultPacking:
             whole=whole,
             elsewhere=elsewhere,
             windows=windows,
+            modules=self._modules,
         )
         packer.refer(self.references)
         return packer
+
+    @contextmanager
+    def with_modules(self, modules: list[ModuleType]) -> Iterator[None]:
+        """Pack these modules, by value, in the ``with`` block."""
+        self._modules = modules
+        try:
+            with by_value(modules):
+                yield
+        finally:
+            self._modules = []
+
+    def modules_refused(self, why_not: Callable[[object], str | None]) -> dict[str, str]:
+        """Return which of the modules cannot be packed by value → the reason."""
+        return {module.__name__: reason for module in self._modules if (reason := why_not(module)) is not None}
 
     def with_memory(self, index: int, new: Contents) -> Contents:
         """Return new contents of an object; of a tensor with other memory than before, with what memory that is."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 
+from ..capture.library_patches import patches
 from ..serialization.copy_restore import Contents
 from ..serialization.cut_graphs import without_graph
 from ..serialization.identities import Id, reduced_id
@@ -47,20 +49,26 @@ class Head:
     others : list of int
         Indices of the other changed objects, whose contents come next.
     names : list of str
-        Names that the cell bound. Their values come after `others`, then states of libraries, then the value of the cell's last line.
+        Names that the cell bound. Their values come after `modules`, then states of libraries, then the value of the cell's last line.
+    modules : tuple of str
+        Modules beside the notebook that the cell was the first to import: each comes, after `others`, with its patches of libraries.
     """
 
     changes: Changes
     others: list[int]
     names: list[str]
+    modules: tuple[str, ...] = ()
 
 
-def graphs_of(changes: Changes, bound: Mapping[str, Any], value: object, states: Sequence[object]) -> Iterator[object]:
+def graphs_of(
+    changes: Changes, bound: Mapping[str, Any], value: object, states: Sequence[object], modules: Sequence[ModuleType] = ()
+) -> Iterator[object]:
     """Yield a :class:`Head` and the graphs after it."""
     certain = {index: new for index, new in changes.changed.items() if isinstance(new.items, Numbers) and not new.attributes}
     others = [index for index in changes.changed if index not in certain]
-    yield Head(Changes(certain, changes.deleted), others, list(bound))
+    yield Head(Changes(certain, changes.deleted), others, list(bound), tuple(module.__name__ for module in modules))
     yield from (changes.changed[index] for index in others)
+    yield from ((module, patches({}, [module])) for module in modules)
     yield from bound.values()
     yield tuple(states)
     yield value

@@ -57,7 +57,7 @@ class ReturnedResults:
         context = strategy.context
         self._strategy, self._device, self._blobs, self._devices, self._before = strategy, device, blobs, devices, before
         self._rank, self._observer, self._namespace = context.task.rank, context.reports.observer, context.namespace
-        self.of_cell = CellResults(self._namespace, tracked)
+        self.of_cell = CellResults(self._namespace, tracked, at_home=context.task.imported)
         self.skip: dict[str, object] = {}
 
     def objects(self) -> list[object]:

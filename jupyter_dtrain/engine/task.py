@@ -101,6 +101,8 @@ class CellInput(ProcessState):
         PyTorch's number of threads in the notebook, for a cell that runs on one rank.
     unsent : frozenset of str
         The notebook's names that were not sent and that the cell may delete.
+    imported : frozenset of str, optional
+        Modules beside the notebook that it has imported.
     ids : bytes
         What ``id`` returns in the notebook of the objects that come with the cell, if its code asks for it (`serialization.identities`).
     """
@@ -113,6 +115,7 @@ class CellInput(ProcessState):
     strategy: StrategyInfo
     num_threads: int | None = None
     unsent: frozenset[str] = frozenset()
+    imported: frozenset[str] | None = None
     ids: bytes = b""
 
     def shared(self) -> dict[str, Any]:

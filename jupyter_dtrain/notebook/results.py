@@ -17,6 +17,7 @@ from ..serialization.iterator_moves import CannotPlace
 from ..serialization.loader_workers import take_over_workers
 from ..serialization.partial_reader import Pieces, UnreadableError
 from ..serialization.pickler import Packed
+from .coming_modules import ComingModules
 
 _NOTHING: Any = object()
 _KEEP = frozenset({"In", "Out", "exit", "quit", "get_ipython", "open"})
@@ -48,7 +49,14 @@ def apply_outcome(
     if returned is None:
         return None, {}
     gpu = home_gpu(tracked, from_cpu=outcome.from_cpu)
-    pieces = Pieces(returned, namespace=namespace, known=tracked, device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind))
+    coming = ComingModules()
+    pieces = Pieces(
+        returned,
+        namespace=namespace,
+        known=tracked,
+        device_for=lambda kind: gpu if kind == "cuda" else torch.device(kind),
+        module_for=coming.named,
+    )
     unread: dict[str, str] = {}
 
     def read(what: object) -> Any:
@@ -78,12 +86,15 @@ def apply_outcome(
         outcome.random_state.set()
     if outcome.surroundings is not None:
         outcome.surroundings.set()
+    coming.complete([one for name in head.modules if (one := read(name)) is not _NOTHING])
     bound = {name: read(name) for name in head.names}
     namespace.update({name: obj for name, obj in bound.items() if name not in _KEEP and obj is not _NOTHING})
     namespace.setdefault("__builtins__", builtins)
     find_classes()
     read("what libraries keep")  # unpickling sets it in the libraries
     value = read("the value of the last line")
+    if outcome.random_state is not None:
+        outcome.random_state.set()  # again, as modules that were imported here may have drawn numbers
     return None if value is _NOTHING else value, unread
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -17,6 +18,20 @@ from ..analysis.imports import brought
 def is_dynamic(obj: object) -> bool:
     """Return whether this function, class or module is pickled by value."""
     return isinstance(obj, FunctionType | type | ModuleType) and not cloudpickle.cloudpickle._should_pickle_by_reference(obj)
+
+
+@contextmanager
+def by_value(modules: Sequence[ModuleType]) -> Iterator[None]:
+    """Let cloudpickle pickle `modules` by value."""
+    known = cloudpickle.list_registry_pickle_by_value()
+    added = [module for module in modules if module.__name__ not in known]
+    for module in added:
+        cloudpickle.register_pickle_by_value(module)
+    try:
+        yield
+    finally:
+        for module in added:
+            cloudpickle.unregister_pickle_by_value(module)
 
 
 class ModuleName(str):

@@ -6,6 +6,7 @@ import io
 import pickle
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 from IPython import get_ipython
 
+from ..analysis.imports import brought
 from .array_windows import storage_window, window
 from .known_memory import came_without_gaps, known_arrays_storage, known_arrays_window
 from .library_objects import LIBRARYS
@@ -36,6 +38,8 @@ class Unpacker(pickle.Unpickler):
         The reader's equivalents of the packer's `known`, in the same order.
     device_for : callable
         Maps the device type of a storage at the writer to the device for it here.
+    module_for : callable
+        Returns the module for the name of one that is written by value.
     """
 
     def __init__(
@@ -45,13 +49,14 @@ class Unpacker(pickle.Unpickler):
         namespace: dict[str, Any],
         known: Sequence[object] = (),
         device_for: Callable[[str], torch.device] = torch.device,
+        module_for: Callable[[str], ModuleType] = ModuleType,
     ) -> None:
         self.file = io.BytesIO(packed.stream)
         super().__init__(self.file)
         self._packed = packed
         self._namespace = namespace
         self._known = known
-        self._device_for = device_for
+        self._device_for, self._module_for = device_for, module_for
         self._made: dict[int, Any] = {}
         self._windows: dict[tuple[Any, ...], torch.UntypedStorage] = {}
         self._arrays: dict[int, tuple[Reference, np.ndarray[Any, Any]]] = {}  # by id of the reference, of which each array has its own
@@ -76,6 +81,11 @@ class Unpacker(pickle.Unpickler):
         self._arrays = other._arrays
         self._modules, self._librarys = other._modules, other._librarys
 
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what has a name in a module, which is imported if need be."""
+        with brought() if module not in sys.modules else nullcontext():
+            return super().find_class(module, name)
+
     def persistent_load(self, pid: Reference) -> object:
         """Return what a reference stands for."""
         kind, value = pid
@@ -88,7 +98,8 @@ class Unpacker(pickle.Unpickler):
         if kind == "known dict":
             return vars(self._known[value])
         if kind in ("module", "globals"):
-            module = self._modules.setdefault(value, ModuleType(value))
+            if (module := self._modules.get(value)) is None:
+                module = self._modules[value] = self._module_for(value)
             return module if kind == "module" else vars(module)
         if kind == "shell":
             return get_ipython()

@@ -72,3 +72,18 @@ def test_settings_of_the_interpreter_go_both_ways_and_not_to_the_next_cell(noteb
     notebook.run(f"gc.enable(); gc.set_threshold(*{usual[1]}); sys.setrecursionlimit({usual[2]})")
     notebook.run(f"%%distribute --engines 2\n{seen}")
     assert notebook.value("seen") == usual
+
+
+def test_a_module_of_ones_own_is_imported_once(notebook):
+    code = "import torch\nprint('loading')\nW = torch.rand(2)\nSTATE = {'n': 0}\ndef bump(): STATE['n'] += 1; return STATE['n']\n"
+    (notebook.folder / "of_mine.py").write_text(code)
+    notebook.run("import torch; torch.manual_seed(4)")
+    cell = notebook.run("%%distribute --engines 2\nimport of_mine\nfrom of_mine import bump\nbump(); kept = torch.rand(1)")
+    assert cell.stdout == "loading\n"
+    cell = notebook.run("import of_mine as again\nfrom of_mine import bump as same\nafter = torch.rand(1)")
+    assert cell.stdout == ""
+    assert notebook.value("again is of_mine, same is bump is of_mine.bump, dict(again.STATE), of_mine.bump()") == (True, True, {"n": 1}, 2)
+    drawn = notebook.value("[*of_mine.W.tolist(), kept.item(), after.item()]")
+    assert notebook.value("torch.manual_seed(4) and [*torch.rand(2).tolist(), torch.rand(1).item(), torch.rand(1).item()]") == drawn
+    notebook.run("%%distribute --engines 2\nfrom of_mine import bump\nbump()")
+    assert notebook.value("of_mine.STATE") == {"n": 3}

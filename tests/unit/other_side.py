@@ -92,9 +92,15 @@ _modules = LocalModules()
 
 
 def run(
-    source: str, parcel: Parcel, unsent: frozenset[str], random_state: RandomState, surroundings: ProcessSettings, folder: Path
+    source: str,
+    parcel: Parcel,
+    names: tuple[frozenset[str], frozenset[str]],
+    random_state: RandomState,
+    surroundings: ProcessSettings,
+    folder: Path,
 ) -> tuple[Parcel, dict[str, str], RandomState]:
     """Do what an engine does with a task, without a process group."""
+    unsent, imported = names
     surroundings.set()
     _modules.refresh(Path.cwd())
     blobs = BlobFolder(folder)
@@ -103,7 +109,7 @@ def run(
         values, tracked = unpack(Unpacker(from_parcel(parcel, blobs), namespace=namespace, device_for=lambda _: torch.device("cpu")))
         bind(namespace, values, unsent=unsent)
         devices = DeviceNames(namespace, tracked, torch.device("cpu"))
-        home = CellResults(namespace, tracked)
+        home = CellResults(namespace, tracked, at_home=imported)
         random_state.set()
         with in_place(tracked), found_by_name(tracked, namespace), devices.in_place():
             value = run_cell(source, "<cell>", namespace)
@@ -135,7 +141,7 @@ class Notebook:
         blobs = BlobFolder(self.folder)
         parcel = to_parcel(self.sent.packed, blobs)
         moment = RandomState.now(), ProcessSettings.now(), self.folder
-        back, self.not_returned, random_state = self.engine.call(source, parcel, self.sent.unsent, *moment)
+        back, self.not_returned, random_state = self.engine.call(source, parcel, (self.sent.unsent, self.sent.imported), *moment)
         self.returned = from_parcel(back, blobs)
         outcome = Outcome(rank=0, failure=None, stopped=False, steps=0, random_state=random_state)
         value, self.unread = apply_outcome(outcome, self.returned, self.sent.tracked, self.names)

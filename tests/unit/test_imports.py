@@ -73,6 +73,7 @@ ENGINE_ORDER = [
     "result_pickler",
     "result_packing",
     "send_checks",
+    "new_modules",
     "cell_results",
     "backward",
     "forward",
