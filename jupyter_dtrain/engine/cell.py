@@ -9,6 +9,7 @@ import traceback
 from asyncio import events, tasks
 from collections.abc import Container, Coroutine, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
@@ -30,17 +31,32 @@ CANCEL_TIMEOUT = 5.0  # seconds that tasks left by the cell have to handle their
 
 
 class CellLoop:
-    """Runs the coroutines of one cell in turn, on a loop that is created with the first of them."""
+    """Runs the parts of one cell in turn, its coroutines on a loop that is created with the first of them.
 
-    def __init__(self) -> None:
+    A cell that awaits is one task in the notebook: what it sets in context variables is there until its end.
+    """
+
+    def __init__(self, *, awaits: bool) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._context = copy_context() if awaits else None
 
-    def run_until_complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run `coroutine` and return its result."""
+    def run(self, code: CodeType, namespace: dict[str, Any]) -> Any:
+        """Run a part of the cell and return its value."""
+        if self._context is None:
+            return eval(code, namespace)
+        value = self._context.run(eval, code, namespace)
+        return self._run_until_complete(value, self._context) if code.co_flags & inspect.CO_COROUTINE else value
+
+    def _run_until_complete(self, coroutine: Coroutine[Any, Any, Any], context: Context) -> Any:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
         with _outer_loop_aside():
-            return self._loop.run_until_complete(coroutine)
+            task = self._loop.create_task(coroutine, context=context)
+            try:
+                return self._loop.run_until_complete(task)
+            finally:
+                if task.done() and not task.cancelled():
+                    task.exception()  # so that asyncio does not report what has come out of the loop itself
 
     def close(self) -> None:
         """Cancel tasks that the cell has started and not awaited, and close the loop."""
@@ -132,17 +148,14 @@ def run_cell(source: str, filename: str, namespace: dict[str, Any], loops: Loops
     """
     tree = ast.parse(source, filename)
     keep_text(filename, source)
-    if loops is not None and not _awaits(tree, filename):
+    awaits = bool(_compiled(tree, filename).co_flags & inspect.CO_COROUTINE)
+    if loops is not None and not awaits:
         return _run_resumable(tree, filename, namespace, loops)
-    last: ast.Expression | None = None
-    if tree.body and isinstance(tree.body[-1], ast.Expr):
-        last = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
-    loop = CellLoop()
+    last = tree.body.pop().value if tree.body and isinstance(tree.body[-1], ast.Expr) else None  # type: ignore[attr-defined]
+    loop = CellLoop(awaits=awaits)
     try:
-        _run(compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace, loop)
-        if last is None:
-            return None
-        return _run(compile(last, filename, "eval", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), namespace, loop)
+        loop.run(_compiled(tree, filename), namespace)
+        return None if last is None else loop.run(_compiled(ast.Expression(last), filename, "eval"), namespace)
     finally:
         loop.close()
 
@@ -156,14 +169,9 @@ def _run_resumable(tree: ast.Module, filename: str, namespace: dict[str, Any], l
     return loops.take_value()
 
 
-def _awaits(tree: ast.Module, filename: str) -> bool:
-    code = compile(tree, filename, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-    return bool(code.co_flags & inspect.CO_COROUTINE)
-
-
-def _run(code: CodeType, namespace: dict[str, Any], loop: CellLoop) -> Any:
-    value = eval(code, namespace)
-    return loop.run_until_complete(value) if code.co_flags & inspect.CO_COROUTINE else value
+def _compiled(tree: ast.Module | ast.Expression, filename: str, mode: str = "exec") -> CodeType:
+    code: CodeType = compile(tree, filename, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    return code
 
 
 def describe(error: BaseException, told: frozenset[int] = frozenset(), *, interrupted: bool = True) -> Failure:

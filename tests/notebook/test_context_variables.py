@@ -87,3 +87,14 @@ def test_a_module_of_ones_own_is_imported_once(notebook):
     assert notebook.value("torch.manual_seed(4) and [*torch.rand(2).tolist(), torch.rand(1).item(), torch.rand(1).item()]") == drawn
     notebook.run("%%distribute --engines 2\nfrom of_mine import bump\nbump()")
     assert notebook.value("of_mine.STATE") == {"n": 3}
+
+
+def test_a_cell_that_awaits_is_a_task_as_in_the_notebook(notebook):
+    cell = (
+        "import asyncio\nfor _ in range(3):\n    level.set(level.get() + 1)\n    await asyncio.sleep(0)\nseen = level.get()\n"
+        "async def read(): return level.get()\nprint(level.get(), await read())"
+    )
+    for magic in ("", CELL, "%%distribute --engines 1\n"):
+        notebook.run(VARIABLES)
+        ran = notebook.run(magic + cell)
+        assert (ran.stdout, notebook.value("seen, level.get()")) == ("4 4\n", (4, 1))

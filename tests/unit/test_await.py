@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -86,3 +87,51 @@ await asyncio.sleep(0)
 def test_a_cell_that_does_not_await_runs_in_the_loop_around_it():
     found = within_a_loop("loop = asyncio.get_running_loop()")
     assert found["loop"].is_closed()  # it was the engine's
+
+
+CONTEXT = """
+import contextvars, decimal, logging
+level, seen = contextvars.ContextVar("level", default=0), []
+{begin}
+
+async def raised():
+    level.set(level.get() + 10)
+    return level.get()
+
+for _ in range(3):
+    level.set(level.get() + 1)
+    await asyncio.sleep(0)
+    seen.append(level.get())
+seen.append(await raised())
+seen.append(await asyncio.create_task(raised()))
+decimal.getcontext().prec = 3
+{last}
+"""
+
+
+@pytest.mark.parametrize("call", [run, within_a_loop])
+@pytest.mark.parametrize(
+    "last", ["level.get(), decimal.getcontext().prec", "(await asyncio.sleep(0, level.get())), decimal.getcontext().prec"]
+)
+@pytest.mark.parametrize("begin", ["", "await asyncio.sleep(0)"])
+def test_context_variables_of_a_cell_that_awaits(call, last, begin):
+    found = call(CONTEXT.format(begin=begin, last=last))
+    assert (found["seen"], found["last"]) == ([1, 2, 3, 13, 23], (13, 3))
+    assert found["level"].get() == 0  # it was a task of its own, as in the notebook
+
+
+def test_only_the_last_line_awaits():
+    found = run(
+        "import contextvars\nlevel = contextvars.ContextVar('level')\nlevel.set(3)\nasync def read(): return level.get()\nawait read()"
+    )
+    assert (found["last"], found["level"].get(None)) == (3, None)
+    found = run("import contextvars\nlevel = contextvars.ContextVar('level')\nlevel.set(3)\nlevel.get()")
+    assert (found["last"], found["level"].get()) == (3, 3)
+
+
+def test_an_error_of_a_cell_that_awaits_is_reported_once(caplog):
+    for error in (ValueError, Stop):
+        with pytest.raises(error):
+            within_a_loop("await asyncio.sleep(0)\nraise error", error=error)
+    gc.collect()
+    assert not caplog.records
