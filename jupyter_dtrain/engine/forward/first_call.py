@@ -16,6 +16,7 @@ from ..tensor.autograd_function import must_be_whole
 from ..tensor.model_io import NeedsFullBatch
 from ..tensor.redistribute import Exchange
 from .cross_sample import SamplesOfCall, scales_tables
+from .held_back import Writes, held_back
 from .input_sharding import MarkedNow, marked
 from .later_paths import LaterPaths
 from .sharded_call import ShardedCall
@@ -49,11 +50,11 @@ class FirstCall(ShardedCall):
         failed: BaseException | None = None
         later, paths = LaterPaths(self.module), self.called.paths
         try:
-            with kept_apart(with_errors=False) as said, paths.noted(self.module, later.files()):
+            with kept_apart(with_errors=False) as said, held_back(), paths.noted(self.module, later.files()):
                 result, drawing = self._call_on_own(self.own_call)
         except RngChanged:
             raise
-        except (Exception, FailedElsewhere) as error:
+        except (Exception, FailedElsewhere, Writes) as error:
             failed = error  # a module that refuses a share may accept the full batch
         failures_of(failed)  # if this rank failed between exchanges, other ranks wait in them
         shuffles = drawing is not None and drawing.shuffles  # perhaps of samples, which then has to span the ranks

@@ -16,7 +16,7 @@ from typing import Any
 from .asked_paths import asked_path
 from .written_files import OwnFiles
 
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 def other_ways(files: OwnFiles) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
@@ -42,7 +42,7 @@ def _opened(files: OwnFiles, original: Callable[..., int]) -> Callable[..., int]
     @wraps(original)
     def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         asked = asked_path(path)
-        if asked is not None and flags & _WRITES and files.is_here(asked):
+        if asked is not None and flags & WRITES and files.is_here(asked):
             path = files.instead(asked, keep=not flags & os.O_TRUNC, there=not flags & os.O_CREAT)
         elif asked in files.own:
             path = files.own[asked]

@@ -19,10 +19,23 @@ from ... import api
 from ...system.interpreter import unwarned
 from ...system.patches import patched
 from ...system.thread_output import kept_apart
+from ..side_effects.low_level_writes import WRITES
 from ..user_frames import is_users
 
 _EFFECTS = (
-    *("os.remove", "os.rename", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "os.system", "os.exec", "os.fork"),
+    *(
+        "os.chdir",
+        "os.remove",
+        "os.rename",
+        "os.mkdir",
+        "os.rmdir",
+        "os.link",
+        "os.symlink",
+        "os.truncate",
+        "os.system",
+        "os.exec",
+        "os.fork",
+    ),
     *("os.posix_spawn", "os.putenv", "os.kill", "shutil.", "subprocess.", "socket.", "sqlite3.connect", "urllib.Request", "tempfile."),
 )
 _MODES_OF_WRITING = frozenset("wax+")
@@ -49,9 +62,9 @@ class _Guard:
         if self.thread is None or self.thread != threading.get_ident():
             return
         if event == "open":
-            mode = args[1]
-            if isinstance(mode, str) and not _MODES_OF_WRITING.isdisjoint(mode):
-                raise GivenUp(f"it writes a file ({args[0]})")
+            file, mode, flags = args
+            if (not _MODES_OF_WRITING.isdisjoint(mode)) if isinstance(mode, str) else flags & WRITES:
+                raise GivenUp(f"it writes a file ({file})")
         elif event.startswith(_EFFECTS):
             raise GivenUp(f"it does something outside of the cell ({event})")
 
