@@ -24,7 +24,7 @@ from ..serialization.cached_functions import lines_about_caches
 from ..serialization.custom_reduce import go_back
 from ..serialization.frame_references import referenced
 from ..serialization.global_hooks import line_about_hooks
-from ..serialization.leaves import trackable
+from ..serialization.leaves import trackable, tuples_in
 from ..serialization.library_changes import packages_of
 from ..serialization.library_objects import LibraryObjects
 from ..serialization.library_state import LibraryState, library_states, stays
@@ -32,7 +32,7 @@ from ..serialization.module_reducers import by_value
 from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
-from ..system.interpreter import collection_paused
+from ..system.interpreter import collection_paused, deep_recursion
 from .import_effects import classes_of, imported_for_effect, put_there_by_calls
 from .library_patches import Patch, patches, text_of
 from .shell_state import own_magics
@@ -153,6 +153,8 @@ class _Bundler:
                 whole.dump(going_along)
             whole.dump(())  # ends the list of tuples
             tracked = trackable([*whole.seen, *self._library.objects])
+            with deep_recursion():
+                tracked += tuples_in(tracked)
             whole.dump(tracked)
             if self._windows.grow():
                 return None

@@ -136,6 +136,8 @@ def _mark(obj: Any) -> Any:
     kind = type(obj)
     if kind is list:
         return obj.copy()
+    if kind is tuple or kind is frozenset:
+        return None
     if kind is dict:
         return [*obj, *obj.values()]
     if isinstance(obj, torch.Tensor):

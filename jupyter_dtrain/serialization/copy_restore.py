@@ -32,7 +32,7 @@ _OF_TENSORS = ("requires_grad", "grad", "_backward_hooks", "_post_accumulate_gra
 """Attributes of leaf tensors that are not in their dict. In this order: only a tensor that requires grad can have a gradient and hooks."""
 GRAPH = "grad_fn"
 """Attribute of a tensor whose graph the cell has replaced: its name, ``None`` for a tensor that is a leaf now."""
-_BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray})  # types without attributes
+_BARE = frozenset({list, dict, set, deque, bytearray, np.ndarray, tuple, frozenset})  # types without attributes
 DEFAULTS = ("__defaults__", "__kwdefaults__")  # attributes of a function that are not in its dict
 _PYTHONS_OWN = frozenset({"__dict__", "__weakref__", "__builtins__", "__slotnames__"})  # attributes that Python manages
 

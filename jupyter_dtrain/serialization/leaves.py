@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import FunctionType, ModuleType, SimpleNamespace
+from enum import IntEnum
+from types import BuiltinFunctionType, FunctionType, ModuleType, SimpleNamespace
 from typing import Literal
 
 import torch
@@ -20,6 +22,8 @@ from .torch_reducers import as_array
 Buffer = memoryview
 _PLAIN = frozenset({list, dict, set})
 _CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace})
+_HOLDERS = frozenset({tuple, frozenset})  # of which the items stay the same
+_VALUES = frozenset({type(None), bool, int, float, complex, str, bytes, slice, range, BuiltinFunctionType})
 
 
 @dataclass(frozen=True)
@@ -87,3 +91,49 @@ def trackable(objects: Iterable[object]) -> list[object]:
         elif type(obj).__module__ not in _NOT_TRACKED or type(obj) in _CHANGEABLE or is_iterator(obj):
             kept.append(obj)
     return kept
+
+
+class _Held(IntEnum):
+    """What a tuple holds: values that are equal anywhere, also objects that the reader has as well, or others too."""
+
+    VALUES = 0
+    KNOWN = 1
+    OTHERS = 2
+
+
+def tuples_in(objects: Iterable[object]) -> list[object]:
+    """Return the tuples and frozen sets that containers among `objects` hold, with others of `objects` in them.
+
+    They do not change, but a container that does must go on holding the same ones as everything else.
+    """
+    objects = list(objects)
+    known = {id(obj) for obj in objects}
+    nested: dict[int, _Held] = {}
+    found: dict[int, object] = {}
+
+    def held(items: Iterable[object]) -> _Held:
+        most = _Held.VALUES
+        for item in items:
+            kind = type(item)
+            if kind in _VALUES:
+                continue
+            if kind in _HOLDERS:
+                if _VALUES.issuperset(map(type, item)):  # type: ignore[call-overload]  # most of a data set: no call for each
+                    continue
+                if (what := nested.get(id(item))) is None:
+                    what = nested[id(item)] = held(item)  # type: ignore[arg-type]
+                    if what is _Held.KNOWN:
+                        found[id(item)] = item
+            else:
+                what = _Held.KNOWN if id(item) in known or issubclass(kind, FunctionType | type | ModuleType) else _Held.OTHERS
+            most = max(most, what)
+        return most
+
+    for obj in objects:
+        kind = type(obj)  # a weak proxy says that it is its target, which may be gone
+        if issubclass(kind, dict):
+            held(dict.keys(obj))  # type: ignore[arg-type]
+            held(dict.values(obj))  # type: ignore[arg-type]
+        elif holder := next((base for base in (list, set, deque) if issubclass(kind, base)), None):
+            held(holder.__iter__(obj))  # type: ignore[arg-type]
+    return list(found.values())

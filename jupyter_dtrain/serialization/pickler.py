@@ -140,7 +140,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         """Return a reference if `obj` is not written itself. pickle calls this for every object, perhaps repeatedly."""
         kind = type(obj)
         if kind in _ATOMIC:
-            return None
+            return self._references.get(id(obj)) if kind is tuple or kind is frozenset else None
         key = id(obj)
         if key in self._references:
             return self._references[key]
