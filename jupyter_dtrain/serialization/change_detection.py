@@ -66,9 +66,13 @@ class Baseline:
         return result
 
     def changed_holders(self) -> list[object]:
-        """Return the objects with new items or attributes, except tensors and arrays. Reads no numbers."""
+        """Return the objects with new items or attributes, except tensors and arrays of numbers. Reads no numbers."""
         pairs = zip(self.objects, self._before, strict=True)
-        return [obj for obj, before in pairs if not isinstance(obj, torch.Tensor | np.ndarray) and _new_contents(obj, *before) is not None]
+        return [obj for obj, before in pairs if not _holds_numbers(obj) and _new_contents(obj, *before) is not None]
+
+
+def _holds_numbers(obj: object) -> bool:
+    return isinstance(obj, torch.Tensor) or (isinstance(obj, np.ndarray) and not obj.dtype.hasobject)
 
 
 def _new_contents(obj: object, kind: type, mark: object, attributes: dict[str, Any] | None) -> Contents | None:

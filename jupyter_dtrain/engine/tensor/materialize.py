@@ -1,4 +1,4 @@
-"""Replace global tensors by full tensors, wherever the cell's values hold them: in containers, attributes and gradients."""
+"""Replace global tensors by full tensors, wherever the cell's values hold them: in containers, tables, attributes and gradients."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from ...serialization.cut_graphs import is_leaf, without_graph
+from ...serialization.item_restore import is_frame
 from ...serialization.python_reducers import SlotValues, attribute_holders
 from ...system.interpreter import deep_recursion
 from .graph_placement import computed_by
@@ -18,6 +20,8 @@ from .placement_types import GlobalTensor
 # Which objects are worth a look for tensors in their attributes.
 
 _NO_HOLDERS = frozenset(("numpy", "pandas", "matplotlib", "sklearn", "builtins", "functools", "IPython", "jupyter_dtrain"))
+
+_ITEMS = frozenset((str, bytes, int, float, bool, type(None)))  # of a long array, which hold no tensors
 
 
 def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
@@ -33,7 +37,8 @@ def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
 def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
     """Return `values` with each global tensor in them replaced by its full tensor.
 
-    Lists, dicts and attributes of objects are changed in place, so that all references see the change. Tuples are made anew.
+    Lists, dicts, arrays and tables of objects, and attributes of objects are changed in place, so that all references see the change.
+    Tuples are made anew.
 
     Parameters
     ----------
@@ -95,10 +100,28 @@ class _Settling:
                 result = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
                 seen[id(value)] = value, result
                 return result
+        elif isinstance(value, np.ndarray):
+            self._settle_array(value)
+        elif is_frame(value):
+            for block in value._mgr.blocks:
+                self.of(block.values)
         else:
             for attributes in attributes_worth_a_look(value):
                 self.of(attributes)  # of a module also `_buffers` and `_modules`
         return value
+
+    def _settle_array(self, array: np.ndarray[Any, Any]) -> None:
+        """Replace the items of an array of objects; one of texts or numbers, which may be long, is only looked at for their types."""
+        if array.dtype != object or _ITEMS.issuperset(set(map(type, array.flat))):
+            return
+        if not array.flags.writeable and isinstance(array.base, np.ndarray):  # pandas gives out its arrays as views like this one
+            self.of(array.base)
+            return
+        for place in np.ndindex(array.shape):
+            item = array[place]
+            new = self.of(item)
+            if new is not item:
+                array[place] = new
 
     def _settle_gradient(self, tensor: torch.Tensor) -> None:
         # Set by the cell to a result of `torch.autograd.grad`, or retained by what all ranks have made of parameters.
