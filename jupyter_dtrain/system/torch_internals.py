@@ -81,6 +81,7 @@ NAMES = {
     "torch._C._autograd._ProfilerResult": "profiles",
     "torch.jit._builtins._find_builtin": "scripting in a cell",
     "torch.jit._recursive": "scripting in a cell",
+    "torch.jit._trace": "tracing in a cell",
     # -- random numbers
     "torch._standard_gamma": "sampling for the global batch",
     "torch._sample_dirichlet": "sampling for the global batch",

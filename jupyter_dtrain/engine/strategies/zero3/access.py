@@ -23,6 +23,7 @@ from .checkpointed import kept_as_they_are
 from .parameter import GRADIENT, Zero3Parameter, name_of
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
+from .scripted import scripted_whole
 from .sharded_rows import quiet
 
 MOST_WRITTEN = 1 << 26
@@ -140,6 +141,7 @@ class ParameterAccess:
             for name in ("DisableTorchFunction", "DisableTorchFunctionSubclass"):
                 stack.enter_context(patched(torch._C, name, _not_in_the_cell(getattr(torch._C, name), self._store.strategy)))
             stack.enter_context(kept_as_they_are(self._store))
+            stack.enter_context(scripted_whole(self._store))
             stack.enter_context(patched(torch.autograd.Function, "apply", classmethod(self._own_function())))
             yield
 

@@ -15,6 +15,7 @@ from .sharded_rows import quiet
 
 _UNCOUNTED = frozenset(("data", "numpy"))  # names of what a weight can be written by, and no version counter of it changes
 MAY_WRITE = "the code of the model may write to its weights"
+SCRIPTED = "scripted code reads them past Python"
 
 
 def may_write_uncounted(model: nn.Module) -> bool:
@@ -30,7 +31,7 @@ def why_replicated(module: nn.Module, *, may_write: Callable[[nn.Module], bool] 
     found: dict[int, str] = {}
     for part in module.modules():
         if isinstance(part, torch.jit.ScriptModule):
-            found.update((id(p), "scripted code reads them past Python") for p in part.parameters())
+            found.update((id(p), SCRIPTED) for p in part.parameters())
         elif is_compiled(part):
             found.update((id(p), "the model is compiled") for p in part.parameters())
         elif isinstance(part, nn.Embedding | nn.EmbeddingBag) and (part.sparse or part.max_norm is not None):

@@ -62,6 +62,7 @@ class ParameterRegistry:
         self._units: IdentityMap[list[ParameterShard]] = IdentityMap()  # by module
         self._may_write: IdentityMap[list[tuple[str, nn.Parameter]]] = IdentityMap()  # by module: what is replicated, if it is not open
         self._called: IdentityMap[bool] = IdentityMap()  # such modules that were called
+        self.stay_whole: IdentityMap[str] = IdentityMap()  # parameters that are not to be sharded, and why
         self._number = 0
         self._pool = BufferPool()
         self.freed = FreedMemory()
@@ -92,7 +93,7 @@ class ParameterRegistry:
         self._find_units(module)
 
     def _why_not(self, parameter: nn.Parameter, num_parts: int, dim: int = 0) -> str | None:
-        return why_not(parameter, num_parts, homes=self.homes, own=self.own, dim=dim)
+        return self.stay_whole.get(parameter) or why_not(parameter, num_parts, homes=self.homes, own=self.own, dim=dim)
 
     def _is_wanted(self, parameter: nn.Parameter) -> bool:
         return parameter.dim() > 0 and parameter.nbytes >= self._least

@@ -17,6 +17,7 @@ from .gradients import ShardedGradients
 from .optimizers import ShardedSteps
 from .parameter_registry import LEAST
 from .parameter_store import ParameterStore
+from .scripted import keep_scripted
 
 
 class ShardedTraining:
@@ -70,6 +71,7 @@ class ShardedTraining:
         self.steps = ShardedSteps(store, arrived, models=training.models.known.all, say=say)
         self.full = FullState(store, self.steps)
         store.before_replicating = self.steps.make_whole
+        keep_scripted(store, training.models.known)
         training.shard_parameters(store, gradients)
 
     @contextmanager
