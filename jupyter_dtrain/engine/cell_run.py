@@ -77,8 +77,8 @@ class CellRun:
         for filename, text in task.sources.items():
             keep_text(filename, text)  # TorchScript compiles functions from their source
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
-        self._tracked = self._unpack()
-        self._identities = Identities(task.ids, self._tracked)
+        self._identities = Identities(task.ids)
+        self._tracked = self._identities.know(self._unpack())
         self._rebuilt = Rebuilt(self._tracked) if task.rank == 0 else None
         self._devices = DeviceNames(self._namespace, self._tracked, device)
         self._devices.move_models()

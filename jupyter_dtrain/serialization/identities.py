@@ -56,6 +56,11 @@ def reduced_id(number: Id) -> tuple[Any, ...]:
     return (int, (int(number),)) if obj is None else (_read, (obj,))
 
 
+def found_by_name(module: str, name: str) -> Callable[[object], int] | None:
+    """Return the function that stands for ``id``, if that is the name and code of the run asks for ids."""
+    return _asked[-1] if _asked and (module, name) == (builtins.__name__, _NAME) else None
+
+
 def _read(obj: object) -> int:
     return _asked[-1](obj) if _asked else builtins.id(obj)
 
@@ -74,20 +79,26 @@ def ids_of(objects: Iterable[object], texts: Iterable[str]) -> bytes:
 class Identities:
     """The ids of the notebook's objects in a cell.
 
+    Made before the objects are read: among them may be the function itself, as a default of an argument.
+
     Parameters
     ----------
     ids : bytes
         As returned by :func:`ids_of`.
-    objects : sequence of object
-        Their copies in this process, in the same order, which are kept by others.
     """
 
-    def __init__(self, ids: bytes, objects: Sequence[object]) -> None:
-        numbers = array("Q", ids)
-        self._there = dict(zip(map(id, (*_CONSTANTS, *objects)), numbers, strict=True)) if numbers else {}
+    def __init__(self, ids: bytes) -> None:
+        self._numbers = array("Q", ids)
+        self._there: dict[int, int] = {}
         _asked.clear()
-        if numbers:
+        if self._numbers:
             _asked.append(self._function())
+
+    def know(self, objects: list[object]) -> list[object]:
+        """Return `objects`, the copies in this process in the same order, which are kept by others."""
+        if self._numbers:
+            self._there.update(zip(map(id, (*_CONSTANTS, *objects)), self._numbers, strict=True))
+        return objects
 
     def stand_in(self, parts: dict[str, Any], wholes: dict[str, Any]) -> None:
         """Let parts of objects, by name, have the ids of the whole ones."""

@@ -16,6 +16,7 @@ from IPython import get_ipython
 
 from ..analysis.imports import brought
 from .array_windows import storage_window, window
+from .identities import found_by_name
 from .known_memory import came_without_gaps, known_arrays_storage, known_arrays_window
 from .library_objects import LIBRARYS
 from .library_placing import Placing
@@ -84,7 +85,7 @@ class Unpacker(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Return what has a name in a module, which is imported if need be."""
         with brought() if module not in sys.modules else nullcontext():
-            return super().find_class(module, name)
+            return found_by_name(module, name) or super().find_class(module, name)
 
     def persistent_load(self, pid: Reference) -> object:
         """Return what a reference stands for."""

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 SETUP = """
+import functools
 net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
 loader = DataLoader(TensorDataset(torch.randn(24, 3), torch.randn(24, 1)), batch_size=6)
 head_ids = list(map(id, net[2].parameters()))
@@ -21,11 +22,13 @@ def groups(model):
 class Visits:
     def __init__(self): self.of, self.key = set(), id
     def visit(self, module):
-        is_new = id(module) not in self.of
+        is_new = self.key(module) not in self.of
         self.of.add(id(module))
         return is_new
 
-visits = Visits()
+def is_decayed(parameter, *, key=id): return key(parameter) not in no_decay
+
+all_ids, visits = functools.partial(map, id), Visits()
 visits.visit(net)
 """
 CELL = """
@@ -38,6 +41,7 @@ for x, y in loader:
     loss.backward()
     optimizer.step()
 found = [len(base), [names[id(p)] for p in net.parameters()], [id(p) in no_decay for p in net.parameters()], [*map(len, groups(net))]]
+found += [[is_decayed(p) for p in net.parameters()], [i in names for i in all_ids(net.parameters())]]
 found += [visits.visit(net), visits.visit(net[0]), id(None) == none, sorted(net.parameters(), key=id)[0] is first]
 seen.update(map(id, net.modules()))
 more = nn.Linear(2, 2)
@@ -46,7 +50,8 @@ found += [len(ids), id(more) in ids, id(more.bias) in ids, id([]) in ids, id(net
 found
 """
 AFTER = """(
-    found, seen == {*map(id, net.modules())}, ids == {id(more), id(more.weight), *map(id, base)}, id(net[0]) in visits.of, visits.key is id
+    found, seen == {*map(id, net.modules())}, ids == {id(more), id(more.weight), *map(id, base)}, id(net[0]) in visits.of,
+    visits.key is id is is_decayed.__kwdefaults__['key'] is all_ids.args[0]
 )"""
 WEIGHTS = "[p.tolist() for p in net.parameters()]"
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 from torch import nn
 
-from jupyter_dtrain.serialization.identities import Id, Identities, ids_of
+from jupyter_dtrain.serialization.identities import Id, Identities, found_by_name, ids_of
 
 
 @pytest.mark.parametrize("text", ["kept = id(x)", "map(id, xs)", "x if id(x)==y else z", "key=id", "f(\nid\n)", "print(id==id)"])
@@ -25,7 +25,8 @@ def test_code_that_asks_for_none(text):
 
 def test_ids_of_the_notebook_and_of_the_cell():
     there, here = [nn.Linear(1, 1), []], [nn.Linear(1, 1), []]
-    identities = Identities(ids_of(there, ["id(x)"]), here)
+    identities = Identities(ids_of(there, ["id(x)"]))
+    assert identities.know(here) is here
     names: dict[str, object] = {}
     with identities.installed([names, taken := {"id": 5}]):
         asked = names["id"]
@@ -37,4 +38,6 @@ def test_ids_of_the_notebook_and_of_the_cell():
         assert number not in {id(new), asked(nn.Linear(1, 1)), asked([])}
         assert pickle.loads(pickle.dumps([number])) == [number]
     assert (names, taken) == ({}, {"id": 5})
-    Identities(b"", [])
+    assert found_by_name("builtins", "id") is asked
+    assert Identities(b"").know([5]) == [5]
+    assert found_by_name("builtins", "id") is None
