@@ -18,6 +18,7 @@ from .iterators import is_iterator
 from .module_reducers import is_dynamic
 from .shared_tensors import is_shared
 from .torch_reducers import as_array
+from .weak_references import is_gone_proxy
 
 Buffer = memoryview
 _PLAIN = frozenset({list, dict, set})
@@ -86,7 +87,7 @@ def trackable(objects: Iterable[object]) -> list[object]:
         if isinstance(obj, FunctionType | type | ModuleType):
             if is_dynamic(obj):
                 kept.append(obj)
-        elif is_found_by_id(obj) or place_of_registry(obj) is not None:
+        elif is_found_by_id(obj) or place_of_registry(obj) is not None or is_gone_proxy(obj):
             continue
         elif type(obj).__module__ not in _NOT_TRACKED or type(obj) in _CHANGEABLE or is_iterator(obj):
             kept.append(obj)

@@ -114,6 +114,11 @@ class _GoneProxy:
         return _proxy, ()
 
 
+def is_gone_proxy(obj: object) -> bool:
+    """Return whether `obj` is a proxy that came without its target: to ask it for any attribute is an error."""
+    return type(obj) is _GoneProxy
+
+
 def _proxy(target: Any = None) -> Any:
     return _GoneProxy() if target is None else weakref.proxy(target)
 

@@ -46,6 +46,11 @@ CASES = {
         "try: p.x\nexcept ReferenceError as error: said = str(error)",
         "said",
     ),
+    "proxy of what has gone, from a cell": Case(
+        "import weakref\nclass E: pass\ne = E(); p = weakref.proxy(e); held = [p]; del e",
+        "q = p; held += [q, (p, 1)]\ntry: q.x\nexcept ReferenceError as error: said = str(error)",
+        "said, len(held)",
+    ),
     "proxy of what no name leads to": Case("import weakref\nclass E: n = 0\nkept = E(); p = weakref.proxy(kept)", "p.n += 3", "kept.n"),
     "reference with a callback": Case(
         SETUP + "gone = []\nr = weakref.ref(model, gone.append)",
@@ -118,3 +123,14 @@ def test_weak_references_lead_to_the_notebooks_objects(name, notebook, other_not
     notebook.distribute(case.cell)
     assert comparable(notebook.plain(case.probe)) == expected
     assert notebook.not_returned == {}
+
+
+def test_a_proxy_of_what_has_gone_is_sent_on(notebook):
+    notebook.plain("import weakref\nclass E: pass\ne = E(); p = weakref.proxy(e); held = [p]; del e")
+    for _ in range(3):
+        notebook.distribute("q = p; held.append(q)")
+    assert (
+        notebook.distribute("try: q.x\nexcept ReferenceError as error: said = str(error)\nsaid")
+        == "weakly-referenced object no longer exists"
+    )
+    assert notebook.plain("len(held)") == 4
