@@ -33,6 +33,7 @@ from ..serialization.operator_reducers import operators
 from ..serialization.pickler import Packed, Packer
 from ..serialization.unpickler import Unpacker
 from ..system.interpreter import collection_paused, deep_recursion
+from .attached import Attached, attached
 from .import_effects import classes_of, imported_for_effect, put_there_by_calls
 from .library_patches import Patch, patches, text_of
 from .shell_state import own_magics
@@ -106,6 +107,7 @@ class _Bundler:
         self._patches: list[object] = []  # that the notebook has made in libraries
         self._magics = own_magics(names.magics)
         self._by_calls: dict[tuple[type, str], Patch] = {}
+        self._attached: dict[tuple[str, bool, int], Attached] = {}
         # Of the last attempt: modules that were sent along, and states of libraries.
         self._imported: list[ModuleType] = []
         self._states: list[object] = []
@@ -180,7 +182,8 @@ class _Bundler:
         classes = classes_of(used)
         put = [self._by_calls.setdefault((patch.owner, patch.name), patch) for patch in put_there_by_calls(classes)]
         effects = imported_for_effect(self._namespace, used, classes, self._modules)
-        return [*effects, *put, *kept, *self._library.states, *self._magics, *referenced(used)]
+        handlers = [self._attached.setdefault(one.place, one) for one in attached(used)]
+        return [*effects, *put, *kept, *self._library.states, *self._magics, *handlers, *referenced(used)]
 
     def _why_not(self, value: object) -> str | None:
         return Search(self._packer).why_not(value)

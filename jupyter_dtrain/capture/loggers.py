@@ -1,21 +1,19 @@
 """Logging settings of the notebook: levels of its loggers, and which have handlers.
 
-The handlers stay in the notebook, with their files and streams. An engine sends them the log records.
+The handlers stay in the notebook, with their files and streams (:mod:`.attached` has exceptions). An engine sends them the log records.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-RECORD = "application/vnd.jupyter-dtrain.log-record"
-"""MIME type of displays that carry log records to the notebook's handlers."""
 ROOT = "root"
-_OF_THE_KERNEL = frozenset({"IPKernelApp", "traitlets"})  # log the kernel's own activity
+OF_THE_KERNEL = frozenset({"IPKernelApp", "traitlets"})  # log the kernel's own activity
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Loggers:
     @classmethod
     def now(cls) -> Loggers:
         """Return the settings of this process."""
-        found = {name: _settings(logger) for name, logger in _loggers() if name not in _OF_THE_KERNEL}
+        found = {name: _settings(logger) for name, logger in loggers_now() if name not in OF_THE_KERNEL}
         return cls({name: settings for name, settings in found.items() if settings != _UNSET}, logging.root.manager.disable)
 
     @contextmanager
@@ -72,17 +70,21 @@ class LoggerChange:
         New ones; without `handled`, the cell has removed the notebook's handlers.
     handlers, filters : list
         That it has added.
+    removed : list
+        Handlers and filters of the notebook that it has removed.
     """
 
-    def __init__(self, name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any]) -> None:
-        self.parts = name, settings, handlers, filters
+    def __init__(
+        self, name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any], removed: list[Any]
+    ) -> None:
+        self.parts = name, settings, handlers, filters, removed
 
     def __reduce__(self) -> Any:
         return _changed, self.parts
 
 
-def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any]) -> LoggerChange:
-    change = LoggerChange(name, settings, handlers, filters)
+def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler], filters: list[Any], removed: list[Any]) -> LoggerChange:
+    change = LoggerChange(name, settings, handlers, filters, removed)
     if _is_put_off:
         _to_make.append(change)
         return change
@@ -90,6 +92,9 @@ def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler
     _set({name: logger}, {name: settings}, logging.root.manager.disable)
     if not settings.handled:
         logger.handlers.clear()
+    for one in removed:
+        logger.removeHandler(one)
+        logger.removeFilter(one)
     for handler in handlers:
         logger.addHandler(handler)
     for one in filters:
@@ -99,28 +104,31 @@ def _changed(name: str, settings: LoggerSettings, handlers: list[logging.Handler
 
 @dataclass(frozen=True)
 class _Before:
-    """Loggers when a cell began; `but`: prefixes of loggers that are left alone."""
+    """Loggers when a cell began; `but`: prefixes of loggers that are left alone; `ours`: ids of parts that are the notebook's too."""
 
     but: tuple[str, ...]
     parts: Mapping[str, tuple[LoggerSettings, list[logging.Handler], list[Any]]]
+    ours: frozenset[int] = frozenset()
 
     def changes(self) -> Iterator[LoggerChange]:
-        for name, logger in _loggers():
+        for name, logger in loggers_now():
             is_librarys = _is_librarys(name)  # which may have made the handlers when it was imported, as it will in the notebook
-            if name in _OF_THE_KERNEL or f"{name}.".startswith(self.but) or (name not in self.parts and is_librarys):
+            if name in OF_THE_KERNEL or f"{name}.".startswith(self.but) or (name not in self.parts and is_librarys):
                 continue
             first, handlers, filters = self.parts.get(name, (_UNSET, [], []))
+            there = {*map(id, logger.handlers), *map(id, logger.filters)}
+            removed = [one for one in (*handlers, *filters) if id(one) in self.ours and id(one) not in there]
             new = [] if is_librarys else [handler for handler in logger.handlers if handler not in handlers]
             new_filters = [] if is_librarys else [one for one in logger.filters if one not in filters]
             handlers = [*logger.handlers] if is_librarys else handlers
             kept = not handlers or any(handler in logger.handlers for handler in handlers)
             now = replace(_settings(logger), handled=kept)
-            if new or new_filters or replace(first, handled=True) != now:
-                yield LoggerChange(name, now, new, new_filters)
+            if new or new_filters or removed or replace(first, handled=True) != now:
+                yield LoggerChange(name, now, new, new_filters, removed)
 
     def undo(self, change: LoggerChange) -> None:
         """Take back what the cell has added."""
-        name, _, new, _ = change.parts
+        name, _, new, *_ = change.parts
         logger = _logger(name)
         _close_files(new)
         if not _is_librarys(name):
@@ -161,11 +169,15 @@ def made_in_the_cell() -> Iterator[None]:
 
 
 @contextmanager
-def changes_noted(but: tuple[str, ...]) -> Iterator[None]:
-    """Note what is changed of loggers in the ``with`` block, and undo what it adds to them; not of those with the prefixes `but`."""
+def changes_noted(but: tuple[str, ...], ours: Iterable[object] = ()) -> Iterator[None]:
+    """Note what is changed of loggers in the ``with`` block, and undo what it adds to them.
+
+    Not of loggers with the prefixes `but`. `ours` are handlers and filters of the notebook.
+    """
     global _before
     _changes.clear()
-    _before = _Before(but, {name: (_settings(logger), [*logger.handlers], [*logger.filters]) for name, logger in _loggers()})
+    parts = {name: (_settings(logger), [*logger.handlers], [*logger.filters]) for name, logger in loggers_now()}
+    _before = _Before(but, parts, frozenset(map(id, ours)))
     try:
         for change in _to_make:
             _changed(*change.parts)
@@ -194,7 +206,8 @@ def _is_librarys(name: str) -> bool:
 _UNSET = LoggerSettings(logging.NOTSET, propagate=True, disabled=False, handled=False)
 
 
-def _loggers() -> Iterator[tuple[str, logging.Logger]]:
+def loggers_now() -> Iterator[tuple[str, logging.Logger]]:
+    """Yield the loggers of this process, with their names."""
     yield ROOT, logging.root
     for name, logger in logging.root.manager.loggerDict.copy().items():
         if isinstance(logger, logging.Logger):
@@ -217,24 +230,3 @@ def _set(loggers: Mapping[str, logging.Logger], settings: Mapping[str, LoggerSet
         logger.propagate, logger.disabled = one.propagate, one.disabled
     if logging.root.manager.disable != disabled:  # this clears them as well
         logging.disable(disabled)
-
-
-def written(record: logging.LogRecord, logger: str) -> dict[str, Any]:
-    """Return a record for the handlers of `logger` as plain values, with its message formatted, as its arguments may be any objects."""
-    values = {**vars(record), "msg": record.getMessage(), "args": None}
-    if record.exc_info and not record.exc_text:
-        values["exc_text"] = logging.Formatter().formatException(record.exc_info)
-    return {"logger": logger, "values": {key: value for key, value in values.items() if isinstance(value, str | int | float | None)}}
-
-
-def handle(written: Mapping[str, Any]) -> None:
-    """Pass a record to the handlers that it is for, or to ``logging.lastResort`` if there are none."""
-    record = logging.makeLogRecord(written["values"])
-    found: Any = logging.getLogger(record.name).filter(record)  # filters of the notebook's logger stay there
-    if not found:
-        return
-    record = found if isinstance(found, logging.LogRecord) else record  # Python 3.12: a filter may return another one
-    last = [logging.lastResort] if logging.lastResort is not None else []
-    for handler in logging.getLogger(written["logger"]).handlers or last:
-        if record.levelno >= handler.level:
-            handler.handle(record)

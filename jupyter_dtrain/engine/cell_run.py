@@ -220,7 +220,7 @@ class CellRun:
                 stack.enter_context(self._boundary.snapshots.finished())
             stack.enter_context(self._strategy.installed())
             stack.enter_context(output_of(rank, self._shown if rank == 0 or task.options.output == "all" else None))
-            stack.enter_context(logged_at_home(task.loggers, rank=rank))
+            stack.enter_context(logged_at_home(task.loggers, rank=rank, tracked=self._tracked))
             stack.enter_context(shell_in(self._namespace))
             stack.enter_context(warnings_of_callers())
             stack.enter_context(post_mortem.breakpoints_end_the_cell())

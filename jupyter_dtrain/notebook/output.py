@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.display import DisplayHandle, clear_output, publish_display_data
 
-from ..capture import loggers
+from ..capture import log_records
 from ..integrations.registry import displays
 from ..serialization import open_files
 from .display import show_notice
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..runs.record import ViewedRun
     from .run_view import RunView
 
-_FOR_THE_NOTEBOOK = {loggers.RECORD: loggers.handle, open_files.WRITTEN: open_files.handle}
+_FOR_THE_NOTEBOOK = {log_records.RECORD: log_records.handle, open_files.WRITTEN: open_files.handle}
 
 
 def show(text: object) -> None:

@@ -157,11 +157,11 @@ TABLE = (
     Replaced("torch.export", "save load", _ONCE),
     Replaced("torch.jit", "load", _ONCE),
     Replaced("torch.jit._script.*ScriptModule", "save", _ONCE),
-    Replaced("sqlite3", "connect", _ONCE),
-    Replaced("sqlite3.dbapi2", "connect", _ONCE),
+    Replaced("sqlite3*", "connect", _ONCE),  # and of sqlite3.dbapi2
     Replaced("torch.autograd.profiler.profile", "export_chrome_trace", _ONCE),
     Replaced("tempfile", "mkdtemp", "all ranks have the same folder"),
     Replaced("tempfile.TemporaryDirectory", "_rmtree", "a folder stays for a cell that goes on"),
+    Replaced("logging.Handler", "handle", "handlers of the notebook write there"),
     Replaced("warnings", "showwarning", "a warning names the user's line, once for all ranks", ARRIVAL),
     # -- calls that are tried by `--verify`
     Replaced("builtins", "open", "a call that is tried leaves nothing behind", CALL),

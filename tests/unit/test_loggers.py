@@ -5,7 +5,8 @@ import logging
 
 import pytest
 
-from jupyter_dtrain.capture.loggers import Loggers, LoggerSettings, handle, logger_changes, written
+from jupyter_dtrain.capture.log_records import handle, written
+from jupyter_dtrain.capture.loggers import Loggers, LoggerSettings, logger_changes
 from jupyter_dtrain.engine.side_effects.shown_output import logged_at_home
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TextIO
 
-from ...capture.loggers import RECORD, ROOT, Loggers, changes_noted, written
+from ...capture.attached import Attached, handling
+from ...capture.log_records import RECORD, written
+from ...capture.loggers import ROOT, Loggers, changes_noted
+from ...system.patches import patched
 
 
 @dataclass(frozen=True)
@@ -126,23 +129,34 @@ class _Lines:
 
 
 @contextmanager
-def logged_at_home(loggers: Loggers, *, rank: int) -> Iterator[None]:
-    """Send log records of rank 0 to the notebook's `loggers` in the ``with`` block; the other ranks log the same."""
+def logged_at_home(loggers: Loggers, *, rank: int, tracked: Iterable[object] = ()) -> Iterator[None]:
+    """Send log records of rank 0 to the notebook's `loggers` in the ``with`` block; the other ranks log the same.
+
+    Handlers and filters among the `tracked` objects take part here.
+    """
+    here = [one for one in tracked if isinstance(one, Attached)]
     with loggers.installed() as handled:
         # What a library has given its own logger when it was imported here, it has given it in the notebook: records would be shown twice.
         known = [logging.getLogger(name) for name in loggers.settings if name != ROOT and not f"{name}.".startswith(_PREFIXES)]
         aside = [(logger, logger.handlers.copy()) for logger in known if logger.handlers]
         for logger, _ in aside:
             logger.handlers = []
-        added = [(logging.getLogger(name), _Sender(name, sends=rank == 0)) for name in handled]
-        for logger, handler in added:
-            logger.addHandler(handler)
+        send = _Sending(here, sends=rank == 0)
+        senders = [(logging.getLogger(name), _Sender(name, send)) for name in handled if not send.reaches_all(name)]
+        for logger, sender in senders:
+            logger.addHandler(sender)
+        for one in here:
+            (logging.getLogger(one.logger).addFilter if one.is_filter else logging.getLogger(one.logger).addHandler)(one.part)
+        handle = patched(logging.Handler, "handle", handling(here, send, _PREFIXES)) if here else nullcontext()
         try:
-            with changes_noted(_PREFIXES):
+            with handle, changes_noted(_PREFIXES, [one.part for one in here]):
                 yield
         finally:
-            for logger, handler in added:
-                logger.removeHandler(handler)
+            for one in here:
+                logging.getLogger(one.logger).removeFilter(one.part)
+                logging.getLogger(one.logger).removeHandler(one.part)
+            for logger, sender in senders:
+                logger.removeHandler(sender)
             for logger, handlers in aside:
                 logger.handlers = [*handlers, *(handler for handler in logger.handlers if handler not in handlers)]
 
@@ -152,23 +166,40 @@ _OF_THE_ENGINE = ("asyncio", "ipykernel", "ipyparallel", "torch.distributed", "t
 _PREFIXES = tuple(f"{name}." for name in _OF_THE_ENGINE)
 
 
-class _Sender(logging.Handler):
-    """Stands, on the engine, for all handlers of a logger of the notebook.
+class _Sending:
+    """Sends records to handlers of the notebook, beside those that are `here`.
 
     A record's message is put together on all ranks: what it is made of may be values over the batch, which all read together.
     """
 
-    def __init__(self, name: str, *, sends: bool) -> None:
+    def __init__(self, here: Sequence[Attached], *, sends: bool) -> None:
+        self._here, self._sends = here, sends
+
+    def reaches_all(self, name: str) -> bool:
+        """Return whether all handlers of a logger are here."""
+        here = [one for one in self._here if one.logger == name and not one.is_filter]
+        return bool(here) and len(here) == here[0].number
+
+    def __call__(self, record: logging.LogRecord, logger: str, more: Mapping[str, Any] | None = None) -> None:
+        from IPython.display import publish_display_data
+
+        to = more or {"but": [one.index for one in self._here if one.logger == logger and not one.is_filter]}
+        filtered = [one.index for one in self._here if one.is_filter and one.logger == record.name]
+        data = {RECORD: {**written(record, logger), **to, "filtered": filtered}}
+        if self._sends:
+            publish_display_data(data)
+
+
+class _Sender(logging.Handler):
+    """Stands, on the engine, for the handlers of a logger of the notebook that are not here."""
+
+    def __init__(self, name: str, send: _Sending) -> None:
         super().__init__()
-        self._logger, self._sends = name, sends
+        self._logger, self._send = name, send
         self.addFilter(lambda record: not f"{record.name}.".startswith(_PREFIXES))
 
     def emit(self, record: logging.LogRecord) -> None:
-        from IPython.display import publish_display_data
-
         try:
-            data = {RECORD: written(record, self._logger)}
-            if self._sends:
-                publish_display_data(data)
+            self._send(record, self._logger)
         except Exception:
             self.handleError(record)
