@@ -128,15 +128,16 @@ class ParameterStore(ParameterRegistry):
 
     def sync(self) -> None:
         """Write what the cell has written to full parameters back to their rows. Collective, if it has written to any."""
-        self.before_sync()
-        self._settle()
-        written = [shard for shard in self.now_whole() if shard.is_written()]
-        if written:
-            all_ranks_come()
-            with Counted(COMMUNICATION), self.writing(written):
-                for shard in written:
-                    shard.write_back()
-                    self.saved.follow(shard)
+        with outside_transforms():
+            self.before_sync()
+            self._settle()
+            written = [shard for shard in self.now_whole() if shard.is_written()]
+            if written:
+                all_ranks_come()
+                with Counted(COMMUNICATION), self.writing(written):
+                    for shard in written:
+                        shard.write_back()
+                        self.saved.follow(shard)
         self.sweep()
 
     def writing(self, shards: Sequence[ParameterShard], after_error: Callable[[], None] | None = None) -> AbstractContextManager[None]:
