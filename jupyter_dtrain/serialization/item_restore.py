@@ -7,6 +7,7 @@ import random
 import sys
 from array import array
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from contextvars import ContextVar
 from enum import Enum
 from types import CellType, FunctionType
@@ -18,6 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from .cached_functions import contents_of, is_notebooks
 from .context_variables import set_value, values_of
+from .exceptions import contents_of_exception, refill_exception
 from .iterators import is_iterator, standing_of
 from .leaves import Numbers
 from .shared_tensors import is_in_shared_memory
@@ -50,8 +52,8 @@ def items_of(obj: Any) -> Any:
             return obj[:]
         case FunctionType():
             return [value_of(cell) for cell in obj.__closure__] if obj.__closure__ else None
-        case ContextVar():
-            return values_of(obj)
+        case BaseException() | ContextVar():
+            return next(get for kind, get, _ in _OTHERS if isinstance(obj, kind))(obj)
         case torch.Generator():
             return obj.get_state()
         case np.random.Generator() | np.random.BitGenerator():
@@ -67,6 +69,13 @@ def items_of(obj: Any) -> Any:
         case _ if is_iterator(obj):
             return standing_of(obj)
     return _items_of_frame(obj) if is_frame(obj) else None
+
+
+_OTHERS: tuple[tuple[type, Callable[[Any], Any], Callable[[Any, Any], None]], ...] = (
+    (BaseException, contents_of_exception, refill_exception),
+    (ContextVar, values_of, set_value),
+)
+"""Kinds of objects with the functions that return their contents and set them."""
 
 
 def _items_of_frame(frame: Any) -> Any:
@@ -108,8 +117,8 @@ def restore_items(obj: Any, items: Any) -> None:
             for cell, value in zip(obj.__closure__ or (), items, strict=True):
                 if value is not _Variable.EMPTY:
                     cell.cell_contents = value
-        case ContextVar():
-            set_value(obj, items)
+        case BaseException() | ContextVar():
+            next(put for kind, _, put in _OTHERS if isinstance(obj, kind))(obj, items)
         case torch.Generator():
             obj.set_state(items)
         case np.random.Generator() | np.random.BitGenerator():

@@ -22,7 +22,7 @@ from .weak_references import is_gone_proxy
 
 Buffer = memoryview
 _PLAIN = frozenset({list, dict, set})
-_CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace})
+_CHANGEABLE = frozenset({*_PLAIN, bytearray, SimpleNamespace, object})  # an `object()` is compared with `is`
 _HOLDERS = frozenset({tuple, frozenset})  # of which the items stay the same
 _VALUES = frozenset({type(None), bool, int, float, complex, str, bytes, slice, range, BuiltinFunctionType})
 
@@ -89,7 +89,7 @@ def trackable(objects: Iterable[object]) -> list[object]:
                 kept.append(obj)
         elif is_found_by_id(obj) or place_of_registry(obj) is not None or is_gone_proxy(obj):
             continue
-        elif type(obj).__module__ not in _NOT_TRACKED or type(obj) in _CHANGEABLE or is_iterator(obj):
+        elif type(obj).__module__ not in _NOT_TRACKED or type(obj) in _CHANGEABLE or isinstance(obj, BaseException) or is_iterator(obj):
             kept.append(obj)
     return kept
 

@@ -112,22 +112,6 @@ def _value(kind: Any, base: Any, *value: Any) -> Any:
     return base.__new__(kind, *value)
 
 
-def reduced_exception(obj: Any) -> Any:
-    """Return the reduce value of an exception whose ``__init__`` may take other arguments than ``args``, which pickle would pass."""
-    kind: Any = type(obj)
-    if not isinstance(obj, BaseException) or kind.__reduce__ is not BaseException.__reduce__ or not isinstance(kind.__init__, FunctionType):
-        return NotImplemented
-    return made_exception, (kind, obj.args), vars(obj) or None
-
-
-def made_exception(kind: Any, args: tuple[Any, ...]) -> Any:
-    """Return an exception of `kind` with these `args`, without calling its own ``__init__``."""
-    base = next(base for base in kind.__mro__ if not base.__flags__ & _OF_PYTHON)
-    made = base.__new__(kind, *args)
-    base.__init__(made, *args)
-    return made
-
-
 def reduced_renamed(obj: Any) -> Any:
     """Return the reduce value of a library's class that its module has under its name, not its qualified name: `SDPBackend`."""
     if not isinstance(obj, type):

@@ -32,6 +32,7 @@ from .context_variables import reduced_variable
 from .custom_reduce import leaves_out, reduced_as_it_is
 from .dict_views import reduced_dict_view
 from .enumerations import reduced_enumeration
+from .exceptions import reduced_exception
 from .global_hooks import reduced_registry
 from .gpu_reducers import reduced_stream
 from .itertools_parts import first_round_of, reduced_itertools
@@ -45,7 +46,6 @@ from .open_files import reduced_file
 from .operator_reducers import reduced_compiled, reduced_operator
 from .progress_bars import is_progress_bar, reduced_bar
 from .python_reducers import (
-    reduced_exception,
     reduced_library_function,
     reduced_renamed,
     reduced_value,

@@ -39,3 +39,19 @@ def test_nested_classes_have_qualified_names(notebook):
     assert shown.result == "(__main__.Outer.Cfg, __main__.Outer.Cfg, __main__.Other.Part)"
     assert notebook.run("kinds").result == shown.result
     assert notebook.value("(type(part) is Other.Part, type(cfg) is Outer.Cfg)") == (True, True)
+
+
+def test_sentinels_and_exceptions_are_the_same_objects(notebook):
+    notebook.run("""
+MISSING = object()
+def get(key, default=MISSING): return default is MISSING
+errors = [ValueError("a")]
+held = {"error": errors[0]}
+""")
+    shown = notebook.run(
+        f"{CELL}def again(key, default=MISSING): return default is MISSING\nmark = MISSING\n"
+        "errors[0].add_note('seen'); errors[0].args = ('b',)\n(get(1), again(1), errors[0] is held['error'])"
+    )
+    assert shown.result == "(True, True, True)"
+    assert notebook.value("(get(1), again(1), mark is MISSING, errors[0] is held['error'])") == (True,) * 4
+    assert notebook.value("(held['error'].__notes__, held['error'].args)") == (["seen"], ("b",))

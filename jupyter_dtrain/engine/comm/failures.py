@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ...serialization.python_reducers import made_exception
+from ...serialization.exceptions import made_exception
 from ..user_frames import is_users
 
 Failures = list[bytes | None]
