@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -10,7 +9,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 
 from ..capture.loggers import logger_changes, made_in_the_cell
@@ -28,10 +26,11 @@ from ..serialization.unpickler import Unpacker
 from .new_modules import NewModules
 from .result_packing import ResultPacking
 from .result_pickler import Changes, Head, SpanningTensors
+from .rng.generators import GENERATORS
 from .send_checks import CannotSave, SendChecks
 
 Gather = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor] | None]
-_EASILY_CHANGED = (list, dict, set, deque, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+_EASILY_CHANGED = (list, dict, set, deque, *GENERATORS)
 _NOTHING: Mapping[str, object] = {}
 _HIDDEN = re.compile(r"__(builtins__|name__)\Z|__(builtins_dict__|compiled_fn|import|resume_at)_")  # torch.compile leaves the last four
 

@@ -22,6 +22,7 @@ from .context_variables import set_value, values_of
 from .exceptions import contents_of_exception, refill_exception
 from .iterators import is_iterator, standing_of
 from .leaves import Numbers
+from .seed_sequences import num_spawned, set_num_spawned
 from .shared_tensors import is_in_shared_memory
 from .shared_values import is_shared_value, set_bytes
 from .weak_references import is_weak_container, items_of_weak, refill
@@ -52,7 +53,7 @@ def items_of(obj: Any) -> Any:
             return obj[:]
         case FunctionType():
             return [value_of(cell) for cell in obj.__closure__] if obj.__closure__ else None
-        case BaseException() | ContextVar():
+        case BaseException() | ContextVar() | np.random.SeedSequence():
             return next(get for kind, get, _ in _OTHERS if isinstance(obj, kind))(obj)
         case torch.Generator():
             return obj.get_state()
@@ -74,6 +75,7 @@ def items_of(obj: Any) -> Any:
 _OTHERS: tuple[tuple[type, Callable[[Any], Any], Callable[[Any, Any], None]], ...] = (
     (BaseException, contents_of_exception, refill_exception),
     (ContextVar, values_of, set_value),
+    (np.random.SeedSequence, num_spawned, set_num_spawned),
 )
 """Kinds of objects with the functions that return their contents and set them."""
 
@@ -117,7 +119,7 @@ def restore_items(obj: Any, items: Any) -> None:
             for cell, value in zip(obj.__closure__ or (), items, strict=True):
                 if value is not _Variable.EMPTY:
                     cell.cell_contents = value
-        case BaseException() | ContextVar():
+        case BaseException() | ContextVar() | np.random.SeedSequence():
             next(put for kind, _, put in _OTHERS if isinstance(obj, kind))(obj, items)
         case torch.Generator():
             obj.set_state(items)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 CELL = "%%distribute --engines 2\n"
 
 
@@ -55,3 +57,11 @@ held = {"error": errors[0]}
     assert shown.result == "(True, True, True)"
     assert notebook.value("(get(1), again(1), mark is MISSING, errors[0] is held['error'])") == (True,) * 4
     assert notebook.value("(held['error'].__notes__, held['error'].args)") == (["seen"], ("b",))
+
+
+def test_seed_sequences_go_on(notebook):
+    notebook.run("import numpy as np\nrng, seeds = np.random.default_rng(1), np.random.SeedSequence(5)")
+    notebook.run(f"{CELL}child = rng.spawn(1)[0]; more = seeds.spawn(2)")
+    assert notebook.value("(rng.bit_generator.seed_seq.n_children_spawned, seeds.n_children_spawned)") == (1, 2)
+    expected = np.random.default_rng(1).spawn(2)
+    assert notebook.value("(child.random(), rng.spawn(1)[0].random())") == (expected[0].random(), expected[1].random())

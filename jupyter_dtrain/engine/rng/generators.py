@@ -14,22 +14,27 @@ import torch
 
 from ...analysis.code_objects import closed_over, names_in
 from ...serialization.python_reducers import attribute_holders
+from ...serialization.seed_sequences import num_spawned, sequence_of, set_num_spawned
 from ..user_frames import is_users, is_users_module
 
-_GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, np.random.SeedSequence, random.Random)
+_SPAWNED = "num_spawned"
 _PLAIN = (int, float, str, bytes, type(None), ModuleType, torch.Tensor, np.ndarray)
 _DEPTH, _WIDTH, _MOST = 8, 64, 2000
 
 
 def state_of(generator: object) -> Any:
-    """Return the state of a random generator (PyTorch, NumPy or Python), ``None`` for any other object."""
+    """Return the state of a random generator (PyTorch, NumPy or Python) or a seed sequence, ``None`` for any other object."""
     match generator:
         case torch.Generator():
             return generator.get_state()
         case np.random.Generator():
-            return generator.bit_generator.state
+            spawned = {} if (sequence := sequence_of(generator)) is None else {_SPAWNED: num_spawned(sequence)}
+            return {**generator.bit_generator.state, **spawned}  # NumPy ignores the last one when it is set
         case np.random.RandomState():
             return generator.get_state()
+        case np.random.SeedSequence():
+            return num_spawned(generator)
         case random.Random():
             return generator.getstate()
     return None
@@ -40,6 +45,10 @@ def set_state(generator: Any, state: Any) -> None:
     match generator:
         case np.random.Generator():
             generator.bit_generator.state = state
+            if _SPAWNED in state and (sequence := sequence_of(generator)) is not None:
+                set_num_spawned(sequence, state[_SPAWNED])
+        case np.random.SeedSequence():
+            set_num_spawned(generator, state)
         case random.Random():
             generator.setstate(state)
         case _:
@@ -57,7 +66,7 @@ def generators_in(value: object) -> list[Any]:
     for _ in range(_DEPTH):
         level = list(islice((part for part in level if id(part) not in seen), _MOST - len(seen)))
         seen.update(map(id, level))
-        found += [part for part in level if isinstance(part, _GENERATORS)]
+        found += [part for part in level if isinstance(part, GENERATORS)]
         level = [part for whole in level for part in _parts(whole)]
     return found
 
@@ -85,7 +94,7 @@ def _of_classes(kind: type) -> Iterator[object]:
     for owner in kind.__mro__:
         if is_users_module(str(owner.__module__)):
             parts = (getattr(part, "__func__", part) for part in vars(owner).values())
-            yield from (part for part in parts if isinstance(part, (*_GENERATORS, FunctionType)))
+            yield from (part for part in parts if isinstance(part, (*GENERATORS, FunctionType)))
 
 
 def _used_by(function: FunctionType) -> Iterator[object]:
@@ -105,4 +114,4 @@ def _used_by(function: FunctionType) -> Iterator[object]:
 
 def _is_followed(value: object) -> bool:
     kind = value if isinstance(value, type) else type(value)
-    return isinstance(value, (*_GENERATORS, FunctionType)) or is_users_module(str(kind.__module__))
+    return isinstance(value, (*GENERATORS, FunctionType)) or is_users_module(str(kind.__module__))
