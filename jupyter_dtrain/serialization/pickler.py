@@ -26,6 +26,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from ..system.interpreter import deep_recursion
 from .array_windows import Region, Windows
+from .constant_texts import constant_texts
 from .known_memory import KnownMemory, place_of
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
 from .linked_attributes import linked_dict
@@ -41,6 +42,7 @@ Reference = tuple[str, Any]
 _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, tuple, frozenset, slice, range, BuiltinFunctionType, pickle.PickleBuffer, *PROXIES}
 )
+_REFERRED = frozenset({str, tuple, frozenset})  # those of `_ATOMIC` of which some are known or a library's
 NOTEBOOKS_OPEN = getattr(interactiveshell, "_modified_open", open)  # IPython 8 and later replace `open` in notebooks
 _NUMBERS = "biufcmMSU"  # kinds of NumPy dtypes whose bytes are the whole value
 
@@ -106,6 +108,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         self._left_out: dict[int, int] = {}
         # What persistent_id returns for an object seen before; None: the object itself. Most objects cost only this lookup.
         self._references: dict[int, Reference | None] = {id(obj): ("known", index) for index, obj in enumerate(known)}
+        self._references.update({id(text): ("text", place) for place, text in constant_texts()})
         # cloudpickle gives functions a fresh dict of globals, shared by all functions of one module: start it
         # with the code's own dict, which is written as a reference.
         self._references[id(namespace)] = ("namespace", None)
@@ -140,7 +143,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         """Return a reference if `obj` is not written itself. pickle calls this for every object, perhaps repeatedly."""
         kind = type(obj)
         if kind in _ATOMIC:
-            return self._references.get(id(obj)) if kind is tuple or kind is frozenset else None
+            return self._references.get(id(obj)) if kind in _REFERRED else None
         key = id(obj)
         if key in self._references:
             return self._references[key]

@@ -16,6 +16,7 @@ from IPython import get_ipython
 
 from ..analysis.imports import brought
 from .array_windows import storage_window, window
+from .constant_texts import text_at
 from .identities import found_by_name
 from .known_memory import came_without_gaps, known_arrays_storage, known_arrays_window
 from .library_objects import LIBRARYS
@@ -119,6 +120,8 @@ class Unpacker(pickle.Unpickler):
             if id(pid) not in self._arrays:
                 self._arrays[id(pid)] = pid, self._window(kind, *value)
             return self._arrays[id(pid)][1]
+        if kind == "text":
+            return text_at(value)
         if kind == "device":
             return self._devices.setdefault(value, self._device(torch.device(value)))
         if kind == "numbers":

@@ -65,3 +65,9 @@ def test_seed_sequences_go_on(notebook):
     assert notebook.value("(rng.bit_generator.seed_seq.n_children_spawned, seeds.n_children_spawned)") == (1, 2)
     expected = np.random.default_rng(1).spawn(2)
     assert notebook.value("(child.random(), rng.spawn(1)[0].random())") == (expected[0].random(), expected[1].random())
+
+
+def test_a_parser_suppresses_what_it_did(notebook):
+    notebook.run("import argparse\nparser = argparse.ArgumentParser(prog='x')\nparser.add_argument('--lr', type=float, default=0.1)")
+    assert notebook.run(f"{CELL}args = parser.parse_args([])\nkept = argparse.SUPPRESS\nargs").result == "Namespace(lr=0.1)"
+    assert notebook.value("(str(parser.parse_args([])), str(args), kept is argparse.SUPPRESS)") == ("Namespace(lr=0.1)",) * 2 + (True,)

@@ -59,6 +59,18 @@ CONSTANTS = {
         "first = c.firstweekday, calendar.c.firstweekday, calendar.weekheader(2)\nc.setfirstweekday(2)\nfirst, calendar.weekheader(2)",
         "first, c.firstweekday, c is calendar.c, calendar.weekheader(2), calendar.setfirstweekday(0)",
     ),
+    "argparse's text": (
+        "import argparse\nparser = argparse.ArgumentParser(); parser.add_argument('--lr', type=float, default=0.1); parser.add_argument('--x', default=argparse.SUPPRESS)\n"
+        "parser.add_argument('--y', help=argparse.SUPPRESS); sub = parser.add_subparsers().add_parser('t'); sub.add_argument('--k', type=int, default=1)",
+        "s = argparse.SUPPRESS; marks = {s: [s]}; other = argparse.ArgumentParser(argument_default=s); other.add_argument('--z')\n"
+        "parser.parse_args([]), parser.parse_args(['t', '--k', '3']), parser.format_help().partition('options')[2], other.parse_args([])",
+        "parser.parse_args([]), other.parse_args([]), s is argparse.SUPPRESS, list(marks)[0] is s, marks[s][0] is s, parser.format_help()",
+    ),
+    "optparse's texts": (
+        "import optparse\nparser = optparse.OptionParser(usage=optparse.SUPPRESS_USAGE); parser.add_option('--lr', type='float'); parser.add_option('--a', help=optparse.SUPPRESS_HELP)\nno = optparse.NO_DEFAULT",
+        "n = no\nvars(parser.parse_args([])[0]), parser.format_help(), no is optparse.NO_DEFAULT",
+        "vars(parser.parse_args([])[0]), parser.format_help(), n is optparse.NO_DEFAULT",
+    ),
     "of a module of the notebook's folder": (
         "open('own_one.py', 'w').write('class M: pass\\nMISSING = M()\\nO = object()\\ndef f(x=MISSING, y=O): return x is MISSING, y is O\\n')\nimport sys; sys.path.insert(0, '')\ntry: import own_one\nfinally: del sys.path[0]\nx, o = own_one.MISSING, own_one.O",
         "y = x\nx is own_one.MISSING, o is own_one.O, own_one.f(x, o), own_one.f()",
