@@ -23,7 +23,7 @@ from ..serialization.library_state import arrived, library_states
 from ..serialization.pickler import Packed
 from ..serialization.stand_ins import stands_for
 from ..serialization.unpickler import Unpacker
-from .new_modules import NewModules
+from .new_modules import ModulesRefused, NewModules
 from .result_packing import ResultPacking
 from .result_pickler import Changes, Head, SpanningTensors
 from .rng.generators import GENERATORS
@@ -52,12 +52,6 @@ class Saved:
     packed: Packed
     names: frozenset[str]
     extra: list[frozenset[str]]
-
-
-class _ModulesRefused(Exception):
-    def __init__(self, reasons: dict[str, str]) -> None:
-        super().__init__()
-        self.reasons = reasons
 
 
 class CellResults:
@@ -91,7 +85,7 @@ class CellResults:
         with self._packing.with_modules(self._modules.found()):
             try:
                 return self._pack(value, skip)
-            except _ModulesRefused as error:
+            except ModulesRefused as error:
                 refused = error.reasons
         packed, not_sent = self._pack(value, skip)  # the notebook imports them
         return packed, {**self._modules.lost(refused), **not_sent}
@@ -101,11 +95,13 @@ class CellResults:
         try:
             packed = self._packing.packed(changes, bound, value, states)
             return packed, {f"{name}.cache": reason for name, reason in self._packing.caches_left.items()}
+        except ModulesRefused:
+            raise
         except Exception:
             if go_back(lambda obj: self._checks().why_not(obj) is not None):
                 return self._pack(value, skip)
             if refused := self._packing.modules_refused(self._checks().why_not):
-                raise _ModulesRefused(refused) from None
+                raise ModulesRefused(refused) from None
             # Something cannot be sent: find out what, piece by piece.
             not_sent = {name: reason for name, obj in bound.items() if (reason := self._checks().why_not(obj)) is not None}
             kept = {name: obj for name, obj in bound.items() if name not in not_sent}

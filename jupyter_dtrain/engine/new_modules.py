@@ -6,10 +6,14 @@ with another state than the one that the cell has left.
 
 from __future__ import annotations
 
+import io
+import pickletools
 import sys
+from collections import deque
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from ..analysis.imports import modules_beside
 
@@ -29,3 +33,33 @@ class NewModules:
     def lost(self, refused: Mapping[str, str]) -> dict[str, str]:
         """Return those of the modules `refused` that the cell has imported, by what of them stays on the engine → the reason."""
         return {f"{name}.__dict__": reason for name, reason in refused.items() if name not in self._before}
+
+
+class ModulesRefused(Exception):
+    """Modules that cannot be packed by value; `reasons` by name."""
+
+    def __init__(self, reasons: dict[str, str]) -> None:
+        super().__init__()
+        self.reasons = reasons
+
+
+def refuse_names(stream: bytes, modules: Collection[ModuleType]) -> None:
+    """Raise if a pickled `stream` finds an object by name in one of the `modules`, where its reader has none yet.
+
+    Raises
+    ------
+    ModulesRefused
+    """
+    names = {module.__name__ for module in modules}
+    memo: dict[Any, object] = {}
+    pushed: deque[object] = deque([None, None], maxlen=2)
+    file, number = io.BytesIO(stream), 0
+    while names and file.tell() < len(stream):
+        for operation, argument, _ in pickletools.genops(file):
+            if operation.name == "MEMOIZE":
+                memo[number], number = pushed[-1], number + 1
+            elif operation.name == "STACK_GLOBAL" and pushed[0] in names:
+                raise ModulesRefused({str(pushed[0]): f"its {pushed[1]} is pickled by name"})
+            else:
+                is_get = operation.name in ("BINGET", "LONG_BINGET")
+                pushed.append(memo.get(argument) if is_get else argument if isinstance(argument, str) else None)

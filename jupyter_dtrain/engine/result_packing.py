@@ -16,6 +16,7 @@ from ..serialization.copy_restore import Alias, Contents
 from ..serialization.leaves import Numbers, trackable
 from ..serialization.module_reducers import by_value
 from ..serialization.pickler import Packed, Packer, Reference
+from .new_modules import refuse_names
 from .result_pickler import Changes, ResultPacker, graphs_of
 
 
@@ -72,7 +73,9 @@ class ResultPacking:
                 packer.dump(trackable(packer.seen))
             if not windows.grow():
                 self.caches_left = caches_left(packer.seen)
-                return packer.packed()
+                packed = packer.packed()
+                refuse_names(packed.stream, self._modules)
+                return packed
 
     def packer(
         self, whole: Callable[[Any], Any] | None, elsewhere: Mapping[int, int] | None = None, windows: Windows | None = None

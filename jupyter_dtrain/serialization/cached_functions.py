@@ -27,7 +27,10 @@ _left: WeakKeyDictionary[Any, tuple[tuple[Any, ...], str]] = WeakKeyDictionary()
 
 def is_notebooks(cached: object) -> bool:
     """Return whether this is a cached function that is pickled by value."""
-    return isinstance(cached, CachedFunction) and cloudpickle.cloudpickle._lookup_module_and_qualname(cached) is None
+    if not isinstance(cached, CachedFunction):
+        return False
+    found = cloudpickle.cloudpickle._lookup_module_and_qualname(cached)
+    return found is None or cloudpickle.cloudpickle._is_registered_pickle_by_value(found[0])
 
 
 def reduced_cached(cached: Any) -> Any:

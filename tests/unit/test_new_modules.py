@@ -34,7 +34,7 @@ PACKAGE = {
     "pack/__init__.py": "print('pack')\nALL = []\n",
     "pack/part.py": "from . import ALL\nALL.append('part')\ndef add(x): ALL.append(x)\n",
 }
-OURS = ("m", "pack", "others", "held")
+OURS = ("m", "pack", "others", "held", "caches", "named")
 
 
 @pytest.fixture
@@ -150,3 +150,22 @@ def test_a_file_that_is_edited_is_imported_again(notebook, folder):
     notebook.distribute("import others; n = others.VALUE")
     assert (notebook.names["n"], notebook.names["others"].VALUE) == (1000, 1000)
     assert others is notebook.names["others"] is sys.modules["others"]
+
+
+def test_cached_functions_of_a_module_come_with_their_cache(notebook, folder):
+    (folder / "caches.py").write_text("import functools\ncalls = []\n@functools.lru_cache\ndef size(n): calls.append(n); return n * 2\n")
+    notebook.distribute("import caches\ncaches.size(3), caches.size(3)")
+    assert notebook.plain("caches.size(3), caches.calls, caches.size.cache_info()[:2]") == (6, [3], (2, 1))
+    notebook.distribute("import caches\ncaches.size(3), caches.size(4)")  # and go to the engines as well
+    assert notebook.plain("caches.calls, caches.size.cache_info()[:2]") == ([3, 4], (3, 2))
+    assert notebook.unread == notebook.not_returned == {}
+
+
+def test_one_with_what_is_pickled_by_its_name_is_imported_and_spoken_of(notebook, folder, capsys):
+    code = "print('named')\nN = []\nclass Mark:\n    def __reduce__(self): return 'MARK'\nMARK = Mark()\n"
+    (folder / "named.py").write_text(code + "from typing import NewType\nKey = NewType('Key', int)\n")
+    notebook.distribute("import named; key = named.Key(4); named.N.append(1)")
+    assert notebook.unread == {}
+    assert notebook.names["named"].N in ([], [1])
+    assert (notebook.names["named"].N == []) == bool(notebook.not_returned)
+    assert capsys.readouterr().out == ""
