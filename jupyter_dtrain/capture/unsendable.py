@@ -89,6 +89,8 @@ def _parts(value: Any) -> Iterator[tuple[str, object]]:
         yield ".func", value.func
         yield from ((f".args[{index}]", part) for index, part in enumerate(value.args))
         yield from ((f".keywords[{key!r}]", part) for key, part in value.keywords.items())
+    elif isinstance(value, BaseException):
+        yield from ((f".{name}", getattr(value, name)) for name in ("args", "__cause__", "__context__"))
     if isinstance(value, type):
         yield from ((f".{key}", part) for key, part in vars(value).items())
     else:

@@ -1,4 +1,4 @@
-"""Exceptions: what they are made from, and what a cell changes in them besides attributes: `args`, and fields of C such as `filename`.
+"""Exceptions with what they have besides attributes: `args`, the exceptions before them, and fields of C such as `filename`.
 
 A traceback stays where it was, as its frames mean nothing in another process.
 """
@@ -15,24 +15,29 @@ from typing import Any
 from .custom_reduce import reduced_as_it_is
 
 _OF_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_CHAIN = ("__cause__", "__context__", "__suppress_context__")  # in this order: to set a cause suppresses the context
 _LEFT = frozenset({"obj"})  # of an AttributeError: any object whatever, which Python does not pickle with it either
 
 
-def fields_of(kind: type) -> list[str]:
-    """Return the names of the fields in C of exceptions of `kind`, also read-only ones."""
+def _names_of(kind: type) -> list[str]:
+    """Return the names of what exceptions of `kind` have besides attributes, also of read-only fields."""
     bases = (base for base in kind.__mro__ if not base.__flags__ & _OF_PYTHON)
-    return [name for base in bases for name, field in vars(base).items() if ismemberdescriptor(field) and name not in _LEFT]
+    fields = (name for base in bases for name, field in vars(base).items() if ismemberdescriptor(field))
+    return ["args", *_CHAIN, *(name for name in fields if name not in _CHAIN and name not in _LEFT)]
 
 
 def contents_of_exception(error: BaseException) -> list[Any]:
     """Return what an exception holds besides its attributes."""
-    return [error.args, *(getattr(error, name) for name in fields_of(type(error)))]
+    return [getattr(error, name) for name in _names_of(type(error))]
 
 
 def refill_exception(error: BaseException, contents: list[Any]) -> None:
     """Set what :func:`contents_of_exception` has returned."""
-    error.args, *values = contents
-    for name, value in zip(fields_of(type(error)), values, strict=True):
+    _set(error, dict(zip(_names_of(type(error)), contents, strict=True)))
+
+
+def _set(error: BaseException, contents: dict[str, Any]) -> None:
+    for name, value in contents.items():
         if getattr(error, name) is not value:  # one that was not set reads as `None`
             with suppress(AttributeError, TypeError):  # read-only: `exceptions` of a group
                 setattr(error, name, value)
@@ -50,17 +55,18 @@ def reduced_exception(obj: Any) -> Any:
     elif (found := reduced_as_it_is(obj)) is NotImplemented:
         way = copyreg.dispatch_table.get(kind)
         found = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if way is None else way(obj)
-    if isinstance(found, str) or not is_pythons:  # what the class leaves out may not be sendable
+    if isinstance(found, str):
         return found
+    names = _names_of(kind) if is_pythons else _CHAIN  # what the class itself leaves out may not be sendable
     function, args, state, items, pairs, setter = (*found, *[None] * 6)[:6]
-    return function, args, (setter, state, contents_of_exception(obj)), items, pairs, _set_state
+    return function, args, (setter, state, {name: getattr(obj, name) for name in names}), items, pairs, _set_state
 
 
-def _set_state(error: Any, parts: tuple[Any, Any, list[Any]]) -> None:
+def _set_state(error: Any, parts: tuple[Any, Any, dict[str, Any]]) -> None:
     setter, state, contents = parts
     if state is not None:
         error.__setstate__(state) if setter is None else setter(error, state)
-    refill_exception(error, contents)
+    _set(error, contents)
 
 
 def made_exception(kind: Any, args: tuple[Any, ...]) -> Any:

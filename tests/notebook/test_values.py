@@ -71,3 +71,20 @@ def test_a_parser_suppresses_what_it_did(notebook):
     notebook.run("import argparse\nparser = argparse.ArgumentParser(prog='x')\nparser.add_argument('--lr', type=float, default=0.1)")
     assert notebook.run(f"{CELL}args = parser.parse_args([])\nkept = argparse.SUPPRESS\nargs").result == "Namespace(lr=0.1)"
     assert notebook.value("(str(parser.parse_args([])), str(args), kept is argparse.SUPPRESS)") == ("Namespace(lr=0.1)",) * 2 + (True,)
+
+
+def test_exceptions_have_their_causes(notebook):
+    notebook.run("kept = []")
+    notebook.run(f"""{CELL}
+for end in (None, KeyError("c")):
+    try:
+        try:
+            {{}}["a"]
+        except KeyError as error:
+            raise RuntimeError("w") from end or error
+    except RuntimeError as error:
+        kept.append(error)
+""")
+    told = "[(repr(one.__cause__), repr(one.__context__), one.__suppress_context__) for one in kept]"
+    assert notebook.value(told) == [("KeyError('a')", "KeyError('a')", True), ("KeyError('c')", "KeyError('a')", True)]
+    assert notebook.run(f"{CELL}{told} == {notebook.value(told)!r}").result == "True"
