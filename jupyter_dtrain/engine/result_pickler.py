@@ -12,7 +12,6 @@ import torch
 from ..capture.library_patches import patches
 from ..serialization.copy_restore import Contents
 from ..serialization.cut_graphs import without_graph
-from ..serialization.identities import Id, reduced_id
 from ..serialization.leaves import Numbers
 from ..serialization.pickler import Packer
 from ..serialization.progress_bars import bar_at_rest, is_progress_bar
@@ -111,8 +110,6 @@ class ResultPacker(Packer):
             return with_gradient, (tensor.requires_grad_(obj.requires_grad and obj.dtype.is_floating_point), gradient)
         if self._whole is None and isinstance(obj, GlobalTensor):  # the cell did not end by itself
             raise TypeError("an engine has only its shard of a sharded batch")
-        if type(obj) is Id:
-            return reduced_id(obj)
         if obj is GlobalTensor:
             return tensor_type, ()
         if is_progress_bar(obj):

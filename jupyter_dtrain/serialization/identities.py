@@ -24,36 +24,7 @@ _NAME = "id"
 _CONSTANTS = (None, True, False, Ellipsis, NotImplemented)
 _MADE_HERE = 1 << 61  # no address in the notebook's process has this bit
 _asked: list[Callable[[object], int]] = []  # of the run, if its code names `id`
-
-
-class Id(int):
-    """The id of a module or a tensor that the cell has made. Where it is read from a pickle of this project's, it is the one there."""
-
-    def __new__(cls, obj: object) -> Id:
-        """Return the id of `obj`, which it does not keep."""
-        found = super().__new__(cls, builtins.id(obj) | _MADE_HERE)
-        found.of = weakref.ref(obj)
-        return found
-
-    of: weakref.ref[Any]
-
-    def __reduce__(self) -> Any:
-        """Return how libraries pickle it."""
-        return int, (int(self),)
-
-    def __copy__(self) -> Id:
-        """Return itself."""
-        return self
-
-    def __deepcopy__(self, _memo: object) -> Id:
-        """Return itself."""
-        return self
-
-
-def reduced_id(number: Id) -> tuple[Any, ...]:
-    """Return a reduce value by which a reader gets the id of its own object."""
-    obj = number.of()
-    return (int, (int(number),)) if obj is None else (_read, (obj,))
+_made: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # modules and tensors of its cell by id
 
 
 def found_by_name(module: str, name: str) -> Callable[[object], int] | None:
@@ -61,7 +32,14 @@ def found_by_name(module: str, name: str) -> Callable[[object], int] | None:
     return _asked[-1] if _asked and (module, name) == (builtins.__name__, _NAME) else None
 
 
-def _read(obj: object) -> int:
+def reference_of(number: int) -> tuple[str, object] | None:
+    """Return a reference by which a reader gets the id of its own object; ``None`` for other numbers, or where the object is gone."""
+    owner = _made.get(number) if number & _MADE_HERE else None
+    return None if owner is None else ("id", owner)
+
+
+def read_id(obj: object) -> int:
+    """Return the id of a reader's object."""
     return _asked[-1](obj) if _asked else builtins.id(obj)
 
 
@@ -91,6 +69,7 @@ class Identities:
         self._numbers = array("Q", ids)
         self._there: dict[int, int] = {}
         _asked.clear()
+        _made.clear()
         if self._numbers:
             _asked.append(self._function())
 
@@ -127,10 +106,12 @@ class Identities:
 
         @wraps(builtins.id)
         def found(obj: object, /) -> int:
-            number = there.get(builtins.id(obj))
+            own = builtins.id(obj)
+            number = there.get(own)
             if number is None:
-                is_whole = isinstance(obj, nn.Module | nn.Parameter) or type(obj) is torch.Tensor
-                number = Id(obj) if is_whole else builtins.id(obj) | _MADE_HERE
+                number = own | _MADE_HERE
+                if isinstance(obj, nn.Module | nn.Parameter) or type(obj) is torch.Tensor:
+                    _made[number] = obj
             return number
 
         return found

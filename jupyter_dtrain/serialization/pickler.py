@@ -15,7 +15,7 @@ import pickle
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import cloudpickle
 import numpy as np
@@ -27,6 +27,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from ..system.interpreter import deep_recursion
 from .array_windows import Region, Windows
 from .constant_texts import constant_texts
+from .identities import reference_of
 from .known_memory import KnownMemory, place_of
 from .leaves import _PLAIN, Buffer, Leaf, Numbers, leaf_of
 from .linked_attributes import linked_dict
@@ -139,11 +140,11 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         release_written()
         return Packed(self._stream.getvalue(), self.leaves, self.buffers, self._left_out)
 
-    def persistent_id(self, obj: object) -> Reference | None:
+    def persistent_id(self, obj: Any) -> Reference | None:
         """Return a reference if `obj` is not written itself. pickle calls this for every object, perhaps repeatedly."""
         kind = type(obj)
         if kind in _ATOMIC:
-            return self._references.get(id(obj)) if kind in _REFERRED else None
+            return reference_of(obj) if kind is int else self._references.get(id(obj)) if kind in _REFERRED else None
         key = id(obj)
         if key in self._references:
             return self._references[key]
@@ -151,14 +152,13 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
         if kind not in _PLAIN:
             # Storages come in short-lived wrappers, so their ids are not remembered.
             if kind is torch.storage.TypedStorage:
-                storage = cast("torch.storage.TypedStorage", obj)
-                return self._storage_or_known(storage._untyped_storage, storage.dtype)
+                return self._storage_or_known(obj._untyped_storage, obj.dtype)
             if kind is torch.UntypedStorage:
-                return self._storage_or_known(cast("torch.UntypedStorage", obj), torch.uint8)
+                return self._storage_or_known(obj, torch.uint8)
             if kind is Numbers:
-                tensor = cast("Numbers", obj).tensor
-                place = (tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride())
-                return ("numbers", (self._storage(tensor.untyped_storage()), *place))
+                tensor = obj.tensor
+                place = tensor.dtype, tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+                return "numbers", (self._storage(tensor.untyped_storage()), *place)
             if kind is ModuleName:
                 return ("module", str(obj))
             if isinstance(obj, InteractiveShell):
@@ -169,7 +169,7 @@ class Packer(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyp
                 return ("open", None)  # it claims to be `io.open`, and cloudpickle would send it by value
             if kind is torch.device:
                 reference = ("device", str(obj))
-            if type(obj) is np.ndarray and obj.dtype.itemsize and shared_tensor(obj) is None:
+            if kind is np.ndarray and obj.dtype.itemsize and shared_tensor(obj) is None:
                 reference = self._window(obj) or (("array", (self._array(obj), _gaps(obj))) if obj.dtype.kind in _NUMBERS else None)
         self._references[key] = reference
         self.seen.append(obj)

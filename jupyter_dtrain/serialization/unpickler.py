@@ -17,7 +17,7 @@ from IPython import get_ipython
 from ..analysis.imports import brought
 from .array_windows import storage_window, window
 from .constant_texts import text_at
-from .identities import found_by_name
+from .identities import found_by_name, read_id
 from .known_memory import came_without_gaps, known_arrays_storage, known_arrays_window
 from .library_objects import LIBRARYS
 from .library_placing import Placing
@@ -25,6 +25,11 @@ from .pickler import NOTEBOOKS_OPEN, Packed, Reference
 from .shared_tensors import in_shared_memory
 
 _SMALL = 1 << 16  # bytes up to which a storage is copied into memory of its own, which `resize_` can enlarge (buffers of observers)
+
+_OF_NOTEBOOKS = {
+    "open": NOTEBOOKS_OPEN,
+    "exit": sys.exit,  # IPython's would end the process, and Python's `exit` would close stdin
+}
 
 
 class Unpacker(pickle.Unpickler):
@@ -105,10 +110,10 @@ class Unpacker(pickle.Unpickler):
             return module if kind == "module" else vars(module)
         if kind == "shell":
             return get_ipython()
-        if kind == "exit":
-            return sys.exit  # IPython's would end the process, and Python's `exit` would close stdin
-        if kind == "open":
-            return NOTEBOOKS_OPEN
+        if kind == "id":
+            return read_id(value)
+        if kind in _OF_NOTEBOOKS:
+            return _OF_NOTEBOOKS[kind]
         if kind == "array":
             index, strides = value
             array = self._leaf(index)

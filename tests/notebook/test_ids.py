@@ -129,3 +129,34 @@ def test_a_cell_that_goes_on_elsewhere_has_the_same_ids(notebook):
     assert cell.ok, cell.traceback
     assert notebook.value("counts, mine == {id(p) for p in more.parameters()}") == ([(2, 2)] * 50, True)
     assert "Lost rank 0 (its process has ended): resuming from " in cell.stderr
+
+
+SHAPES = {
+    "of batches": "seen = set()\nfor x, y in loader: seen.update([id(x), id(y)])\nout = len(seen) > 1, type(max(seen)) is int",
+    "in files": (
+        "import io, json\nfile, more = io.BytesIO(), nn.Linear(1, 1)\ntorch.save({'ids': [id(more), id(net)]}, file)\nfile.seek(0)\n"
+        "out = torch.load(file)['ids'] == [id(more), id(net)], json.loads(json.dumps([id(net[2].bias)]))[0] in head_ids"
+    ),
+    "in arrays": "import numpy as np\nout = np.isin([id(p) for p in net.parameters()], head_ids).tolist()",
+    "in series": "import pandas as pd\nout = pd.Series([*net.parameters()]).map(id).isin(head_ids).tolist()",
+    "in threads": (
+        "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(2) as pool:\n"
+        "    out = [number in head_ids for number in pool.map(id, net.parameters())]"
+    ),
+    "by eval": "out = eval('[id(p) in head_ids for p in net.parameters()]')\nexec('out.append(id(net) in head_ids)')",
+    "of a class in the cell": (
+        "class Frozen(nn.Module):\n    def __init__(self, inner):\n        super().__init__()\n        self.inner = inner\n"
+        "        self.new = nn.Linear(1, 1)\n        self.names = {id(p): n for n, p in self.named_parameters()}\n"
+        "made = Frozen(net)\nout = made.names[id(net[0].bias)]"
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ids_in_other_shapes(notebook, shape):
+    after = "[made.names[id(p)] for p in made.parameters()]" if "class" in shape else "0"
+    notebook.run(SETUP + SHAPES[shape])
+    plain = notebook.value(f"out, {after}")
+    notebook.run(SETUP)
+    notebook.run(f"%%distribute --engines 2\n{SHAPES[shape]}")
+    assert notebook.value(f"out, {after}") == plain
