@@ -116,3 +116,10 @@ def test_a_name_that_the_cell_deletes_without_its_value_is_gone(notebook):
         "kept": True,
     }
     assert notebook.value("kept") == 7
+
+
+def test_layers_that_ask_for_a_process_group_find_none_of_an_earlier_cell(notebook):
+    notebook.run("model = nn.SyncBatchNorm(3)\nx = torch.randn(8, 3)")
+    notebook.run("%%distribute --engines 2\nmean = model(x).mean()")
+    notebook.run("%%distribute --engines 1\nmean = model(x).mean()")
+    assert abs(notebook.value("mean.item()")) < 1e-6

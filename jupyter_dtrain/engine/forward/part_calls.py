@@ -171,8 +171,8 @@ class PartCalls:
 
     @property
     def statistics_per_rank(self) -> bool:
-        """Whether BatchNorm computes the statistics of each rank's share."""
-        return self._normalization is None
+        """Whether there are several ranks, and BatchNorm computes the statistics of each one's share."""
+        return self._normalization is None and self._stream is not None  # a process group may be left from a cell on several ranks
 
     def new_statistics(self) -> list[torch.Tensor]:
         """Return the per-rank running statistics of normalization layers used since the last call of this method."""
