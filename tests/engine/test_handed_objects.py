@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch.utils.data import DataLoader
@@ -11,6 +13,7 @@ from tests.conftest import in_turn
 from tests.engine.ranks import Ranks, run_notebook, run_plain
 from tests.notebook.corpus_cells import apart, text_apart
 
+TWO: Any = [0, 1]
 SETUP = """
 import random
 import numpy as np
@@ -253,6 +256,6 @@ SHARED = {"vocabulary": [1]}
     ],
 )
 def test_what_must_not_be_copied(make, expected):
-    first, second = (next(iter(DataLoader([0, 1], 2, collate_fn=lambda b: [make() for _ in b]))) for _ in range(2))
+    first, second = (next(iter(DataLoader(TWO, 2, collate_fn=lambda b: [make() for _ in b]))) for _ in range(2))
     assert hands_on(first, second, {(): "entries"}) == expected
     assert are_plain(first, {(): "entries"}) == (type(first[0]) is tuple and not expected)

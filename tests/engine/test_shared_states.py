@@ -58,7 +58,7 @@ def run_it(run: Run, setup: str, cell: str, compare: str, shared: bool) -> dict[
     optimizers = [value for value in namespace.values() if isinstance(value, Optimizer)]
     for optimizer in optimizers:
         if "step" in vars(optimizer):  # a scheduler's, which is made again where an optimizer arrives
-            optimizer.step = tracked_step(optimizer)
+            optimizer.step = tracked_step(optimizer)  # type: ignore[method-assign]
     training = run.training(*models_in(namespace), *optimizers)
     of_rank: dict[str, Any] = {"rank": run.rank, "world_size": run.world_size, "say": run.notes.append}
     states = ShardedOptimizerStates(**of_rank, models=training.models.known.all) if shared else None

@@ -59,7 +59,7 @@ def run_connected(
         optimizers = [value for value in namespace.values() if isinstance(value, torch.optim.Optimizer)]
         for optimizer in optimizers:
             if "step" in vars(optimizer):  # a scheduler's, which is made again where an optimizer arrives
-                optimizer.step = tracked_step(optimizer)
+                optimizer.step = tracked_step(optimizer)  # type: ignore[method-assign]
         training = run.training(*models_in(namespace), *optimizers, kind=kind, global_batchnorm=True, global_draws=True)
         memory = shared_memory()
         assert memory is not None

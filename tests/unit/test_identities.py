@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from torch import nn
 
@@ -24,7 +26,7 @@ def test_ids_of_the_notebook_and_of_the_cell():
     there, here = [nn.Linear(1, 1), []], [nn.Linear(1, 1), []]
     identities = Identities(ids_of(there, ["id(x)"]))
     assert identities.know(here) is here
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     with identities.installed([names, taken := {"id": 5}]):
         asked = names["id"]
         assert [*map(asked, here), asked(None)] == [*map(id, there), id(None)]

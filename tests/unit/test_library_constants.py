@@ -97,8 +97,8 @@ def test_an_engines_own_object_has_its_own_setting_again(notebook):
 
 
 @pytest.mark.parametrize(
-    "constant", [dataclasses.MISSING, constraints.positive, constraints.real_vector, functools._initial_missing, sys.flags]
-)  # type: ignore[attr-defined]
+    "constant", [dataclasses.MISSING, constraints.positive, constraints.real_vector, vars(functools)["_initial_missing"], sys.flags]
+)
 def test_a_constant_is_written_by_its_name(constant):
     assert sent([constant, {"again": constant}]) == [constant, {"again": constant}]
     assert sent(constant) is constant

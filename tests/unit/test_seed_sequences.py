@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -58,7 +60,7 @@ def test_a_count_is_set(entropy):
 
 
 def test_what_is_read_again_spawns_the_same():
-    held = {"rng": np.random.default_rng(3), "seeds": np.random.SeedSequence(4)}
+    held: dict[str, Any] = {"rng": np.random.default_rng(3), "seeds": np.random.SeedSequence(4)}
     found = generators_in(held)
     assert found == [held["rng"], held["seeds"]]
 

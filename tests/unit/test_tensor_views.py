@@ -80,7 +80,7 @@ def test_a_process_that_goes_on_has_it(name):
     def begun() -> tuple[CellResults, dict[str, Any]]:
         namespace: dict[str, Any] = {}
         exec(SETUP + setup, namespace)
-        held = [value for value in namespace.values() if isinstance(value, torch.Tensor)]
+        held: list[torch.Tensor | None] = [value for value in namespace.values() if isinstance(value, torch.Tensor)]
         for value in list(namespace.values()):
             if isinstance(value, torch.nn.Module):
                 held += [tensor for module in value.modules() for tensor in (*module._parameters.values(), *module._buffers.values())]

@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,10 @@ from jupyter_dtrain.capture.warning_filters import find_classes, set_warning_fil
 from jupyter_dtrain.engine.arrival.warnings import filters_kept, warnings_of_callers
 
 NAME = "warnings.filters"
+
+
+def listed() -> Any:
+    return warnings.filters
 
 
 class OfTheNotebook(UserWarning):
@@ -62,7 +67,7 @@ def test_a_filter_for_a_class_that_is_not_there_takes_effect_and_comes_home(else
     warnings.filterwarnings("ignore", "boring")  # the cell's
     back = warning_filters()
     warnings.resetwarnings()
-    warnings.filters.extend(at_home)
+    listed().extend(at_home)
     make_settings({NAME: back})
     assert kinds() == [Warning, kind, Warning]
     assert warnings.filters[1:] == at_home
@@ -78,7 +83,7 @@ def test_a_filter_for_a_class_that_is_not_there_takes_effect_and_comes_home(else
 
 def test_filters_of_a_notebook_stay_the_same_objects():
     mine = ("ignore", re.compile("Exactly so"), OfTheNotebook, re.compile("m"), 3)  # without regard to what `filterwarnings` makes of it
-    warnings.filters.insert(0, mine)
+    listed().insert(0, mine)
     set_warning_filters([("error", "", ("builtins", "UserWarning"), "", 0), *warning_filters()])
     assert warnings.filters[1] is mine
     assert warnings.filters[0][2] is UserWarning
