@@ -57,13 +57,16 @@ class RandomState:
 
     def equals(self, other: RandomState) -> bool:
         """Return whether the next random numbers are the same."""
+        return self.equals_but_pythons(other) and self.python == other.python
+
+    def equals_but_pythons(self, other: RandomState) -> bool:
+        """Return whether the next random numbers are the same, except for those of Python's `random`."""
         keys, other_keys = self.numpy_legacy[1], other.numpy_legacy[1]
         return (
             # As bytes, several times as fast as `torch.equal`: a loader compares them around each batch.
             self.torch_cpu.numpy().tobytes() == other.torch_cpu.numpy().tobytes()
             and self.numpy_legacy[2:] == other.numpy_legacy[2:]
             and keys.tobytes() == other_keys.tobytes()
-            and self.python == other.python
             and cuda_random.is_same(self.torch_cuda, other.torch_cuda)
         )
 

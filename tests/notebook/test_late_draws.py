@@ -115,6 +115,28 @@ def test_a_data_set_that_draws_at_once_or_never_takes_none_back(prepared):
         assert LATE not in "".join(ran.notices)
 
 
+BESIDE = """
+import threading
+import {library}
+ended = threading.Event()
+def use_up():
+    while not ended.is_set():
+        random.random()
+thread = threading.Thread(target=use_up)
+{train}
+thread.start()  # where the loader is known to draw nothing
+{train}
+ended.set()
+thread.join()
+"""
+
+
+def test_draws_of_dasks_threads_take_none_back(prepared):
+    prepared.run("import time\nmake()\nloader = DataLoader(data := Data(lambda s, x, y: time.sleep(0.001) or x), 6, shuffle=True)")
+    ran = prepared.run("%%distribute --engines 2\n" + BESIDE.format(library="distributed", train=TRAIN))
+    assert LATE not in "".join(ran.notices)
+
+
 @pytest.mark.parametrize("options", ["--checkpoint-every 2", pytest.param("--strategy zero1", marks=pytest.mark.long)])
 def test_the_run_goes_back_to_within_an_epoch(prepared, options):
     apart, ran = compare(prepared, "DataLoader(data := Data(for_few), 3, num_workers=2)", 2, options=options)

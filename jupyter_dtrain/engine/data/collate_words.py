@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import dis
 from types import CodeType
+from typing import Any
+
+from torch.utils.data import DataLoader
 
 from ...analysis.code_objects import everything
 from ..code_inspection import call_uses
@@ -37,6 +40,13 @@ def may_mix(collate: object) -> bool:
 def may_draw(collate: object) -> bool:
     """Return whether the code of a collate function names a random function."""
     return call_uses(collate, lambda _, names: not _WORDS_OF_DRAWS.isdisjoint(names))
+
+
+def fetching_may_draw(loader: DataLoader[Any]) -> bool:
+    """Return whether the code of a map-style data set, or of the collate function, names a random function."""
+    dataset = loader.dataset
+    fetch = [getattr(dataset, name, None) for name in ("__getitem__", "__getitems__")]
+    return any(may_draw(code) for code in (*fetch, loader.collate_fn) if code is not None)
 
 
 def _makes_sets(code: CodeType) -> bool:

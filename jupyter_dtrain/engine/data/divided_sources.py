@@ -6,6 +6,7 @@ iteration starts over from saved states.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +19,7 @@ from ..rng.streams import LoadingStream
 from ..tensor.batch_shard import BatchShard
 from .batch_layout import UnknownBatch, cut, length_of
 from .collate import Collation, CutAfterLoading
+from .collate_words import fetching_may_draw
 from .fetch import Make, copy_of
 from .fetch_effects import has_effects
 from .iterable import Stream, Streams
@@ -28,6 +30,9 @@ from .sharded_iterator import FirstBatch
 from .source_state import SourceState
 from .sources import Check, Loaded, LoaderShard, Source, as_it_is, forget_pending, may_draw, of_own_samples
 from .worker_states import with_attributes
+
+_DRAWING = "distributed"
+"""A library whose threads draw from Python's `random` while a batch is loaded: Dask's, for the next try to connect."""
 
 
 @dataclass(frozen=True)
@@ -145,14 +150,16 @@ class DividedSources:
 
         return ask
 
-    def _on_later_draw(self, iteration: Iteration) -> Callable[[], None]:
-        """Return a function to be called when loading a batch after the first has drawn random numbers.
+    def _on_later_draw(self, iteration: Iteration) -> Callable[[bool], None]:
+        """Return a function to be called when loading a batch after the first has drawn random numbers, with whether Python's alone.
 
         It does not ask the other ranks, whose samples may draw none: that would cost a collective in each batch.
         """
         loader, plan = iteration.loader, iteration.plan
 
-        def drawn() -> None:
+        def drawn(pythons_alone: bool) -> None:
+            if pythons_alone and _DRAWING in sys.modules and not fetching_may_draw(loader):
+                return
             if self._plans.agree is None or (plan.collation is not None and plan.collation.is_whole and not loader.num_workers):
                 plan.draws = True  # a single process, or one that loads the full batch too
                 iteration.note_draws()

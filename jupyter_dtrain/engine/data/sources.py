@@ -66,7 +66,7 @@ class LoaderShard(Source):
     on_first : callable, optional
         Called at the first batch with whether loading it drew random numbers, and whether it had side effects, which are undone.
     on_draw : callable, optional
-        Called when loading a later batch drew random numbers.
+        Called when loading a later batch drew random numbers, with whether only Python's `random` did.
     shared : bool
         Whether other ranks load other samples of each batch.
     """
@@ -78,7 +78,7 @@ class LoaderShard(Source):
         stream: LoadingStream | None,
         *,
         on_first: Callable[[bool, bool], None] | None,
-        on_draw: Callable[[], None] | None,
+        on_draw: Callable[[bool], None] | None,
         shared: bool,
     ) -> None:
         self._batches_drawn = _batches_of(loader)
@@ -125,7 +125,8 @@ class LoaderShard(Source):
         finally:
             drew |= before is not None and self._stream is not None and not self._stream.state_dict().equals(before)
             if drew and late is not None:
-                late()
+                after = None if self._stream is None else self._stream.state_dict()
+                late(before is not None and after is not None and after.equals_but_pythons(before))
         if self._on_first is not None:
             changed = state is not None and state.changed()
             if state is not None and changed:
