@@ -54,7 +54,10 @@ def reduced_exception(obj: Any) -> Any:
         found: Any = (made_exception, (kind, obj.args), vars(obj) or None)
     elif (found := reduced_as_it_is(obj)) is NotImplemented:
         way = copyreg.dispatch_table.get(kind)
-        found = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if way is None else way(obj)
+        if way is None or str(way.__module__).startswith("tblib"):  # which Dask has registered, and which adds the traceback
+            found = obj.__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        else:
+            found = way(obj)
     if isinstance(found, str):
         return found
     names = _names_of(kind) if is_pythons else _CHAIN  # what the class itself leaves out may not be sendable
