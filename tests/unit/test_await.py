@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import decimal
 import gc
 import threading
 from typing import Any
@@ -115,7 +116,8 @@ decimal.getcontext().prec = 3
 )
 @pytest.mark.parametrize("begin", ["", "await asyncio.sleep(0)"])
 def test_context_variables_of_a_cell_that_awaits(call, last, begin):
-    found = call(CONTEXT.format(begin=begin, last=last))
+    with decimal.localcontext():  # which the cell changes
+        found = call(CONTEXT.format(begin=begin, last=last))
     assert (found["seen"], found["last"]) == ([1, 2, 3, 13, 23], (13, 3))
     assert found["level"].get() == 0  # it was a task of its own, as in the notebook
 
