@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ...analysis.code_objects import everything, original_code
+from ..side_effects.asked_paths import is_for_writing
 from .method_names import ANYTHING, FILES, MUTATES_ARGUMENTS, MUTATING, SHOWS
 from .value_kinds import Function, Kind, ValueKinds, arguments_of, called_name
 
@@ -187,4 +188,4 @@ def _made_once(node: ast.If, arguments: list[ast.arg]) -> Iterator[ast.Assign]:
 
 def _opens_to_write(node: ast.Call) -> bool:
     modes = [*node.args[1:2], *(keyword.value for keyword in node.keywords if keyword.arg == "mode")]
-    return any(not isinstance(mode, ast.Constant) or not set("wax+").isdisjoint(str(mode.value)) for mode in modes)
+    return any(not isinstance(mode, ast.Constant) or is_for_writing(str(mode.value)) for mode in modes)

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 
 from ...system.patches import patched
-from ..side_effects.asked_paths import open_replaced
+from ..side_effects.asked_paths import is_for_writing, open_replaced
 from ..side_effects.low_level_writes import WRITES
 from ..user_frames import is_ours, is_users
 
-_MODES = frozenset("wax+")
 _CACHES = ("_inductor", "_dynamo", "triton", "numba", "cpp_extension", "huggingface_hub", "font_manager")
 """Parts of libraries that write files of their own while a model runs."""
 
@@ -55,7 +54,7 @@ def held_back() -> Iterator[None]:
 
 
 def _opens_for_writing(_file: Any, mode: Any = "r", *_: Any, **__: Any) -> bool:
-    return isinstance(mode, str) and not _MODES.isdisjoint(mode)
+    return isinstance(mode, str) and is_for_writing(mode)
 
 
 def _opens_by_flags(_path: Any, flags: int, *_: Any, **__: Any) -> bool:

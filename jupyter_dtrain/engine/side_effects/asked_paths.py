@@ -43,6 +43,14 @@ _FOLLOWING = frozenset(
 )
 
 
+_WRITING = frozenset("wax+")
+
+
+def is_for_writing(mode: str) -> bool:
+    """Return whether a file is opened with this `mode` to be written to."""
+    return not _WRITING.isdisjoint(mode)
+
+
 def is_within_open_folder(options: Mapping[str, Any]) -> bool:
     """Return whether a call of `os` with these `options` names files relative to an open folder, as ``shutil.rmtree`` does."""
     return any(options.get(name) is not None for name in ("dir_fd", "src_dir_fd", "dst_dir_fd"))

@@ -25,7 +25,7 @@ from typing import Any
 
 from ...serialization.open_files import of_cell
 from ...system.patches import patched
-from .asked_paths import asked_path, is_within_open_folder, open_replaced, opens_itself
+from .asked_paths import asked_path, is_for_writing, is_within_open_folder, open_replaced, opens_itself
 from .journal_entries import Entry, entries_since, file_size, kind_and_paths, read_entries
 
 KEPT_MARKS = 16
@@ -137,7 +137,7 @@ class FileLog:
     def _opened(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            path = self._path(file) if set(mode) & set("wax+") and not opens_itself(args, kwargs) else None
+            path = self._path(file) if is_for_writing(mode) and not opens_itself(args, kwargs) else None
             if path is None:
                 return original(file, mode, *args, **kwargs)
             if "a" in mode:

@@ -26,7 +26,7 @@ import torch
 from torch.autograd import profiler
 
 from ...system.patches import patched
-from .asked_paths import asked_path, by_path, open_replaced, opens_itself
+from .asked_paths import asked_path, by_path, is_for_writing, open_replaced, opens_itself
 from .followed_folders import FollowedFolders
 from .made_folders import CellStart, FolderChannel
 from .temp_dirs import TemporaryFolders
@@ -148,10 +148,10 @@ class OwnFiles:
     def _open(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
         def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if opens_itself(args, kwargs) or (not set(mode) & set("wax+") and not self.own and not self._gone):
+            if opens_itself(args, kwargs) or (not is_for_writing(mode) and not self.own and not self._gone):
                 return original(file, mode, *args, **kwargs)
             path = asked_path(file)
-            if path is not None and set(mode) & set("wax+") and self.is_here(path) and not ("r" in mode and self.is_gone(path)):
+            if path is not None and is_for_writing(mode) and self.is_here(path) and not ("r" in mode and self.is_gone(path)):
                 file = self.instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
             elif path in self.own:
                 file = self.own[path]

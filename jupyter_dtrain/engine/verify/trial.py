@@ -19,6 +19,7 @@ from ... import api
 from ...system.interpreter import unwarned
 from ...system.patches import patched
 from ...system.thread_output import kept_apart
+from ..side_effects.asked_paths import is_for_writing
 from ..side_effects.low_level_writes import WRITES
 from ..user_frames import is_users
 
@@ -38,7 +39,6 @@ _EFFECTS = (
     ),
     *("os.posix_spawn", "os.putenv", "os.kill", "shutil.", "subprocess.", "socket.", "sqlite3.connect", "urllib.Request", "tempfile."),
 )
-_MODES_OF_WRITING = frozenset("wax+")
 
 
 class GivenUp(BaseException):
@@ -63,7 +63,7 @@ class _Guard:
             return
         if event == "open":
             file, mode, flags = args
-            if (not _MODES_OF_WRITING.isdisjoint(mode)) if isinstance(mode, str) else flags & WRITES:
+            if is_for_writing(mode) if isinstance(mode, str) else flags & WRITES:
                 raise GivenUp(f"it writes a file ({file})")
         elif event.startswith(_EFFECTS):
             raise GivenUp(f"it does something outside of the cell ({event})")
@@ -115,7 +115,7 @@ def _of_other_threads(handle: Callable[..., None]) -> Callable[..., None]:
 
 def _reading_only(original: Callable[..., Any]) -> Callable[..., Any]:
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if not _MODES_OF_WRITING.isdisjoint(mode) and _guard.thread == threading.get_ident():
+        if is_for_writing(mode) and _guard.thread == threading.get_ident():
             raise GivenUp(f"it writes a file ({file})")
         return original(file, mode, *args, **kwargs)
 
