@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import torch
+
 from jupyter_dtrain.engine.comm.batch_ranks import BatchRanks
 from jupyter_dtrain.engine.comm.mesh import Mesh
 from jupyter_dtrain.engine.comm.process_group import shared_memory_among
@@ -19,6 +21,7 @@ from jupyter_dtrain.engine.strategies.tensor_parallel.layer_training import Laye
 from jupyter_dtrain.engine.strategies.tensor_parallel.replicated_training import ReplicatedTraining
 from jupyter_dtrain.engine.strategies.zero3.hybrid_training import HybridTraining
 from jupyter_dtrain.engine.strategies.zero3.sharded_training import ShardedTraining
+from jupyter_dtrain.engine.tensor.placement_types import GlobalTensor
 from tests.engine.ranks import Run
 from tests.engine.test_zero3 import run_connected
 
@@ -69,9 +72,9 @@ def run_divided_cell(run: Run, strategy: str, setup: str, cell: str, compare: st
         make_whole = divided.full.make_whole
         # At the end of the cell: models that it has made are among them.
 
-        def make_whole_counted(*, on: int | None = None) -> None:
+        def make_whole_counted(*, on: int | None = None) -> list[tuple[GlobalTensor, torch.Tensor | None]]:
             num_divided.append(len(divided.store.shards()))
-            make_whole(on=on)
+            return make_whole(on=on)
 
         divided.full.make_whole = make_whole_counted  # type: ignore[method-assign]
         return divided

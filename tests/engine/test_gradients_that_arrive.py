@@ -55,3 +55,33 @@ EACH_TIME = [
 def test_a_pass_that_is_not_reduced_adds_to_a_gradient_that_came(ranks, name, strategy):
     """Autograd writes the full gradient then, beside the rows of the one that came."""
     assert check(ranks, strategy, SETUP, f"{CELLS[name]}{READ}", STATE)
+
+
+HELD = "\nheld = model[0].weight.grad\nheld_all = [p.grad for p in model.parameters()]\npart = model[2].weight.grad[1:]\n"
+TELL = "losses += [held.sum().item(), *(g.sum().item() for g in held_all), part.sum().item()]\n"
+SAME = "losses.append([a is p.grad for a, p in zip(held_all, model.parameters())])\n"
+HELD_CELLS = {
+    "added to": f"{PASS}{TELL}{SAME}",
+    "stepped": f"{PASS}optimizer.step()\n{TELL}{SAME}",
+    "zeroed": f"optimizer.zero_grad(set_to_none=False)\n{TELL}{PASS}{TELL}{SAME}optimizer.step()\n{LOOP}{TELL}",
+    "let go": f"optimizer.zero_grad()\n{PASS}optimizer.step()\n{TELL}{SAME}{LOOP}",
+    "clipped": f"{PASS}torch.nn.utils.clip_grad_norm_(model.parameters(), 0.01)\noptimizer.step()\n{TELL}{SAME}{LOOP}",
+    "written to": f"held.mul_(2); held_all[2].zero_()\npart.add_(1)\noptimizer.step()\n{TELL}{SAME}{LOOP}",
+    "in a loop": f"for x, y in loader:\n    F.cross_entropy(model(x), y).backward()\n    optimizer.step()\n    {TELL}{SAME}",
+    "of a closure": "def close():\n    optimizer.zero_grad(set_to_none=False)\n    loss = F.cross_entropy(model(X[:8]), Y[:8])\n"
+    f"    loss.backward()\n    return loss\nlosses.append(optimizer.step(close).item())\n{TELL}{SAME}",
+}
+HELD_EACH_TIME = [
+    ("added to", "zero3 2"),
+    ("zeroed", "zero3 2"),
+    ("in a loop", "zero3 3"),
+    ("written to", "pipeline 2"),
+    ("clipped", "zero3 2x2"),
+    ("stepped", "tensor 2"),
+]
+
+
+@pytest.mark.parametrize(("name", "strategy"), marked(product(HELD_CELLS, STRATEGIES), HELD_EACH_TIME))
+def test_a_gradient_that_the_cell_holds_stays_its_own(ranks, name, strategy):
+    """What passes, clipping and ``zero_grad`` do to a gradient is seen under its other name."""
+    assert check(ranks, strategy, f"{SETUP}{HELD}", f"{HELD_CELLS[name]}{READ}", STATE)

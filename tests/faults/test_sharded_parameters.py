@@ -64,3 +64,20 @@ def test_an_engine_is_killed_after_the_cell_has_converted_the_model(two, strateg
     with two.another(CONVERTING, options=f"--strategy {strategy}") as run:
         run_and_kill(run, strategy)
         assert run.notebook.value("{str(p.dtype) for p in model.parameters()}") == {"torch.float64"}
+
+
+HOLDING = SETUP.replace(
+    "    scheduler = torch",
+    "    F.cross_entropy(model(torch.ones(2, 12)), torch.tensor([0, 1])).backward()\n    held = [p.grad for p in model.parameters()]\n"
+    "    scheduler = torch",
+).replace("zero_grad()", "zero_grad(set_to_none=False)")
+HELD = "([g.numpy().tobytes() for g in held], [g is p.grad for g, p in zip(held, model.parameters())])"
+
+
+@pytest.mark.parametrize("strategy", ["zero3", *(pytest.param(one, marks=pytest.mark.long) for one in ("pipeline", "tensor"))])
+def test_gradients_that_the_notebook_holds_are_those_of_the_model_after_a_kill(two, strategy):
+    with two.another(HOLDING.replace("loader, history", "loader, history, held"), options=f"--strategy {strategy}") as run:
+        expected = run.notebook.value(HELD)
+        run_and_kill(run, strategy)
+        assert run.notebook.value(HELD) == expected
+        assert all(expected[1])

@@ -185,3 +185,29 @@ def test_only_what_stays_on_every_engine_is_named(notebook, writes):
     kept = [line for line in cell.notices if "on every engine" in line]
     assert kept == ([] if "seen" in writes else [f"`--strategy zero3` keeps `first.weight` of `Net` on every engine: {MAY_WRITE}."])
     assert notebook.value("sharded") == (not kept)
+
+
+HOLDING = "held = [p.grad for p in model.parameters()]\n"
+ADDING = """
+import gc
+optimizer.zero_grad(set_to_none=False)
+F.mse_loss(model(inputs), targets).backward()
+kept.append(sum(one.has_rows for one in gc.get_objects() if type(one).__name__ == "ParameterShard"))
+"""
+SAME = "[a is p.grad for a, p in zip(held, model.parameters())]"
+
+
+@pytest.mark.parametrize(
+    ("before", "within", "num_sharded"), [("", "", 2), (HOLDING, "", 2), (HOLDING, f"losses.append({SAME})\n", 0), ("", HOLDING, 2)]
+)
+def test_gradients_under_other_names_stay_those_of_parameters(notebook, before, within, num_sharded):
+    """Those of the notebook are sharded unless the cell can see them; at the end they are the very tensors."""
+    states = []
+    for line in ("", "%%distribute --engines 2 --strategy zero3\n"):
+        notebook.run(f"import jupyter_dtrain\n{SETUP}F.mse_loss(model(inputs), targets).backward()\nheld = []\n{before}")
+        notebook.run(f"{line}{ADDING}{within}")
+        notebook.run("losses.append(sum(g.sum().item() for g in held))")
+        states.append(notebook.value(f"([p.grad for p in model.parameters()], {SAME}, held, losses)"))
+    assert difference(*states) is None
+    assert all(states[0][1])
+    assert notebook.value("kept") == [num_sharded]

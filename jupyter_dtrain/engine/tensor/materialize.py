@@ -34,7 +34,13 @@ def attributes_worth_a_look(value: Any) -> list[dict[str, Any] | SlotValues]:
     return attribute_holders(value) if worth else []
 
 
-def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Callable[[Any], Any]) -> list[Any]:
+def materialize(
+    values: Sequence[Any],
+    *,
+    unchanged: Iterable[object],
+    whole: Callable[[Any], Any],
+    known: Iterable[tuple[GlobalTensor, torch.Tensor | None]] = (),
+) -> list[Any]:
     """Return `values` with each global tensor in them replaced by its full tensor.
 
     Lists, dicts, arrays and tables of objects, and attributes of objects are changed in place, so that all references see the change.
@@ -47,8 +53,10 @@ def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Ca
         Objects that are not searched; of a tensor among them the gradient is replaced.
     whole : callable
         Returns the full tensor of a global one. A collective.
+    known : iterable of tuple of GlobalTensor and Tensor, optional
+        Global tensors and what there is in their place: gradients, which parameters have already.
     """
-    settling = _Settling(whole)
+    settling = _Settling(whole, known)
     for obj in unchanged:
         settling.pass_over(obj)
     with deep_recursion():
@@ -56,9 +64,10 @@ def materialize(values: Sequence[Any], *, unchanged: Iterable[object], whole: Ca
 
 
 class _Settling:
-    def __init__(self, whole: Callable[[Any], Any]) -> None:
+    def __init__(self, whole: Callable[[Any], Any], known: Iterable[tuple[Any, Any]]) -> None:
         self._whole = whole
-        self._seen: dict[int, tuple[Any, Any]] = {}  # by id: the value, which keeps its id valid, and its replacement
+        # By id: the value, which keeps its id valid, and its replacement.
+        self._seen: dict[int, tuple[Any, Any]] = {id(value): (value, found) for value, found in known}
 
     def pass_over(self, obj: object) -> None:
         self._seen[id(obj)] = obj, obj

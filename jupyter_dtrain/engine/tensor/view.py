@@ -190,9 +190,12 @@ class GlobalView:
 
     # -- at the end ----------------------------------------------------------------------------------------------------
 
-    def materialize(self, values: Sequence[Any], *, unchanged: Iterable[object]) -> list[Any]:
+    def materialize(
+        self, values: Sequence[Any], *, unchanged: Iterable[object], known: Iterable[tuple[GlobalTensor, torch.Tensor | None]] = ()
+    ) -> list[Any]:
         """Return `values` with full tensors in place of global ones. A collective: every rank passes the same structure.
 
-        Objects in `unchanged` are not searched, as they hold nothing new: a data set may have millions of items.
+        Objects in `unchanged` are not searched, as they hold nothing new: a data set may have millions of items. `known` are global tensors
+        with what there is in their place.
         """
-        return materialize(values, unchanged=unchanged, whole=self._rules.full_tensor)
+        return materialize(values, unchanged=unchanged, whole=self._rules.full_tensor, known=known)

@@ -81,10 +81,10 @@ class DataParallel(Strategy):
         """Return `tensors` with dim 0 sharded over the ranks, as if a loader had yielded them as one batch."""
         return self._training.share_out(tensors)
 
-    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+    def materialize(self, *values: Any, unchanged: Iterable[object] = (), **options: Any) -> list[Any]:
         """Return `values` with full tensors for shards of batches, after parameters are equal on all ranks. Collective."""
         self._steps.finish()
-        return self._training.materialize(*values, unchanged=unchanged)
+        return self._training.materialize(*values, unchanged=unchanged, **options)
 
     def advise(self) -> None:
         """Show notes about a cell that has sharded nothing, and about gradients that compression has changed too much."""

@@ -34,12 +34,12 @@ class TrainingState:
         """Return the full tensors of global ones. Collective."""
         return list(tensors) if self._view is None else [self._view.full_tensor(tensor) for tensor in tensors]
 
-    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+    def materialize(self, *values: Any, unchanged: Iterable[object] = (), **options: Any) -> list[Any]:
         """Return `values` with full tensors for global ones; all ranks call it with the same values.
 
-        Objects in `unchanged` hold nothing new and are not looked through.
+        Objects in `unchanged` hold nothing new and are not looked through. `options` are those of :meth:`.GlobalView.materialize`.
         """
-        return list(values) if self._view is None else self._view.materialize(values, unchanged=unchanged)
+        return list(values) if self._view is None else self._view.materialize(values, unchanged=unchanged, **options)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a run needs to know of the cell's objects to resume from here."""

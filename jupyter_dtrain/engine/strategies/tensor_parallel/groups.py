@@ -61,10 +61,10 @@ class GroupTraining(DataParallelTraining):
         with self._batches.in_force(), super().installed():
             yield
 
-    def materialize(self, *values: Any, unchanged: Any = ()) -> list[Any]:
+    def materialize(self, *values: Any, **options: Any) -> list[Any]:
         """Return `values` with full tensors for global ones. Collective."""
         with self._batches.in_force():
-            return super().materialize(*values, unchanged=unchanged)
+            return super().materialize(*values, **options)
 
     def _files(self) -> AbstractContextManager[None]:
         start = CellStart.agreed(self._rank_of_run, lambda value: all_gather_object(value, shared_memory()))

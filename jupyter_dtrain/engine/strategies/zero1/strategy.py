@@ -54,10 +54,10 @@ class Zero1(DataParallel):
         with super().installed(), nullcontext() if self._states is None else self._states.installed():
             yield
 
-    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+    def materialize(self, *values: Any, unchanged: Iterable[object] = (), **options: Any) -> list[Any]:
         """Gather optimizer state on rank 0, and return `values` with full tensors for shards of batches. Collective."""
         with nullcontext() if self._states is None else self._states.gathered():
-            return super().materialize(*values, unchanged=unchanged)
+            return super().materialize(*values, unchanged=unchanged, **options)
 
     def collect(self, step: int, limit: timedelta) -> bool:
         """Read on rank 0 the state that the other ranks leave in files as they end."""

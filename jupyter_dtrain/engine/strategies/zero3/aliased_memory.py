@@ -16,11 +16,13 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from ....system.interpreter import num_references
 from ...comm.collectives import all_gather_object
 from ...comm.shared_memory import SharedMemory
 from ...tensor.rank0_guard import all_ranks_come
 from .buffers import BufferPool
 from .parameter_shard import ParameterShard
+from .row_steps import num_lists
 from .sharded_rows import quiet
 
 NOT_PYTORCHS = "their memory may be an array's"
@@ -95,6 +97,29 @@ def _storages_behind(value: object) -> list[torch.UntypedStorage]:
 def has_others(storage: torch.UntypedStorage, homes: Collection[int], held: int = 1) -> bool:
     """Return whether `storage` has references besides `held` tensors, the caller and, if it is in `homes`, its known holders."""
     return bool(torch._C._storage_Use_Count(storage._cdata) > held + 1 + (storage._cdata in homes))
+
+
+def held_gradients(gradients: Sequence[torch.Tensor | None], objects: Sequence[object], homes: Collection[int]) -> list[bool]:
+    """Return for each full gradient whether something besides its parameter references it or its memory.
+
+    Parameters
+    ----------
+    gradients : sequence of Tensor, optional
+    objects : sequence of object
+        Those that came from the notebook.
+    homes : collection of int
+        Storages that came from the notebook.
+    """
+    came, held, num_lists_now = frozenset(map(id, objects)), [], None
+    for gradient in gradients:
+        num_own = 3  # `gradients`, the loop, and the parameter
+        if gradient is not None and id(gradient) in came:
+            num_lists_now = num_lists(gradient, objects) if num_lists_now is None else num_lists_now
+            num_own += num_lists_now + 1  # and what the parameter's attributes are compared with
+        with quiet():
+            is_held = gradient is not None and (num_references(gradient) > num_own or has_others(gradient.untyped_storage(), homes))
+        held.append(is_held)
+    return held
 
 
 class SetMemory:

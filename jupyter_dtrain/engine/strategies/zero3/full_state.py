@@ -14,6 +14,7 @@ from functools import partial
 import torch
 
 from ...dedup import Apart, Held, shared_out
+from ...tensor.placement_types import GlobalTensor
 from ...timing import COMMUNICATION, Counted
 from .optimizers import ShardedSteps
 from .parameter_shard import ParameterShard
@@ -59,7 +60,7 @@ class FullState:
                     ):  # else the cell has it in memory of its own: it is written as that
                         hold(numbers, owner, shard.storage.read_into)
                     if rows_of_gradient is not None:
-                        gradient, to = torch.empty(shard.shape, dtype=shard.dtype, device="cpu"), of_gradient[shard.number]
+                        gradient, to = shard.full_gradient(), of_gradient[shard.number]
                         hold(gradient, to, partial(self._gather, shard, rows_of_gradient, to))
                         gradient = shard.as_seen(gradient)
                     stack.enter_context(shard.shown(numbers, gradient))
@@ -75,22 +76,32 @@ class FullState:
 
     # -- where it is returned ----------------------------------------------------------------------------------------
 
-    def make_whole(self, *, on: int | None = None) -> None:
-        """Make parameters plain, full ones on rank `on`, or on all ranks; the other ranks lose their gradients. Collective."""
+    def make_whole(self, *, on: int | None = None) -> list[tuple[GlobalTensor, torch.Tensor | None]]:
+        """Make parameters plain, full ones on rank `on`, or on all ranks; the other ranks lose their gradients. Collective.
+
+        Returns
+        -------
+        list of tuple of GlobalTensor and Tensor, optional
+            Each gradient that the cell has read, and the parameter's own now, if it has one.
+        """
         self._store.sync()
+        views = []
         is_here = on is None or on == self._store.rank
         if is_here:
             self._steps.make_whole()
         for shard in self._store.shards():
-            gradient = None
+            gradient, view = None, shard.gradient_view
             if shard.gradient is not None:
-                gradient = torch.empty(shard.shape, dtype=shard.dtype, device="cpu") if is_here else None
+                gradient = shard.full_gradient() if is_here else None
                 self._gather(shard, shard.gradient, self._store.rank if on is None else on, gradient)
             if is_here:
                 self._store.remove(shard, None if gradient is None else shard.as_seen(gradient))
             elif shard.gradient is not None:
                 shard.set_gradient(None)  # else it would be one that spans the ranks here, and is none on the rank that has it whole
+            if view is not None:
+                views.append((view, shard.parameter.grad))
         self._store.memory.barrier(0)  # what the ranks had is read
+        return views
 
     def make_whole_alone(self) -> bool:
         """Gather all but gradients on this rank without a collective, as others may have left; return whether nothing is missing.

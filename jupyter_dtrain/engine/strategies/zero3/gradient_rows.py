@@ -12,7 +12,7 @@ from ....serialization.cut_graphs import without_graph
 from ...tensor.batch_shard import BatchShard
 from ...tensor.graph_placement import computed_by
 from ...tensor.placement_types import GlobalTensor, Shard, from_local, to_local
-from .sharded_rows import quiet
+from .sharded_rows import give_back, quiet
 
 
 class GradientRows(ABC):
@@ -21,6 +21,8 @@ class GradientRows(ABC):
     Attributes
     ----------
     rank : int
+    shape : tuple of int
+        Of the full parameter.
     dtype : torch.dtype
     shares : tuple of BatchShard
         The rows of each rank.
@@ -33,6 +35,7 @@ class GradientRows(ABC):
     """
 
     rank: int
+    shape: tuple[int, ...]
     dtype: torch.dtype
     shares: tuple[BatchShard, ...]
     dim: int
@@ -43,6 +46,7 @@ class GradientRows(ABC):
         super().__init__()
         self._gradient: torch.Tensor | None = None
         self._gradient_view: GlobalTensor | None = None
+        self._gradient_home: torch.Tensor | None = None  # the notebook's own tensor, to which it is returned if the cell sets no other
 
     @property
     @abstractmethod
@@ -59,6 +63,11 @@ class GradientRows(ABC):
         """Whether there is a gradient, of which each rank has rows."""
         return self._gradient is not None
 
+    @property
+    def gradient_view(self) -> GlobalTensor | None:
+        """The gradient as the cell has got it, if it has."""
+        return self._gradient_view
+
     def read_gradient(self) -> torch.Tensor | None:
         """Return what the cell gets as ``parameter.grad``: a global tensor of the rows, or what it has set itself."""
         with quiet():
@@ -72,7 +81,7 @@ class GradientRows(ABC):
         """Set ``parameter.grad`` to `value`: a full tensor, or a global one that is sharded as the parameter is."""
         if value is not None and value is self._gradient_view:
             return
-        self._gradient = self._gradient_view = None
+        self._forget_gradient()
         with quiet():
             if isinstance(value, GlobalTensor):
                 self.parameter.grad = None
@@ -111,13 +120,30 @@ class GradientRows(ABC):
                 self.parameter.grad = None
                 self.add_gradient(whole.detach()[self.own])
 
-    def cut_gradient(self) -> None:
-        """Cut a full gradient down to the rows of this rank, unless it is part of a graph."""
+    def full_gradient(self) -> torch.Tensor:
+        """Return memory for the full gradient, the notebook's own if it came from there; its contents are undefined. (R, ...)."""
+        home = self._gradient_home
+        is_right = home is not None and home.dtype == self.dtype and home.is_contiguous()
+        return home if home is not None and is_right else torch.empty(self.shape, dtype=self.dtype, device="cpu")
+
+    def make_gradient_full(self, full: torch.Tensor) -> None:
+        """Have the full gradient from now on, in the notebook's own tensor if it came from there."""
+        home = self._gradient_home
+        if home is not None and full is not home and full.dtype == home.dtype and not full.requires_grad:
+            with quiet(), torch.no_grad():
+                full = home.copy_(full)
+        self.set_gradient(full)
+
+    def cut_gradient(self, *, is_home: bool = False) -> None:
+        """Cut a full gradient down to the rows of this rank, unless it is part of a graph; `is_home`: it came from the notebook."""
         with quiet(), torch.no_grad():
             whole = self.parameter.grad
             if self._gradient is None and whole is not None and not whole.requires_grad:
                 self._gradient = whole.detach()[self.own].clone()
                 self.parameter.grad = None
+                if is_home:
+                    self._gradient_home = whole
+                    give_back(whole)
 
     def _forget_gradient(self) -> None:
-        self._gradient = self._gradient_view = None
+        self._gradient = self._gradient_view = self._gradient_home = None

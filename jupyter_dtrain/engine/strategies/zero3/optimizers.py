@@ -176,7 +176,7 @@ class ShardedSteps:
     def _holders(self, value: torch.Tensor) -> int:
         """Return how many references this project's own code has to a tensor that came from the notebook."""
         if self._num_holders is None:
-            self._num_holders = num_lists(value, self._objects) + 1  # and what its dict is compared with
+            self._num_holders = num_lists(value, self._objects) + 1  # and what its owner's attributes or dict are compared with
         return self._num_holders
 
     def _kept_of(self, optimizer: Optimizer) -> KeptState:

@@ -28,6 +28,7 @@ from .parameter import Zero3Parameter
 from .parameter_shard import ParameterShard
 from .sharded_rows import Kind, SharedRows, allocate, quiet
 
+_HELD = "the cell holds it"
 LEAST = 1 << 16
 """The smallest size in bytes of a parameter that is sharded by default."""
 
@@ -68,6 +69,7 @@ class ParameterRegistry:
         self.freed = FreedMemory()
         self.own = OwnMemory(self._pool)
         self._largest = 0  # bytes of a unit
+        self.held_gradients: Callable[[Sequence[torch.Tensor | None]], list[bool]] = lambda gradients: [False for _ in gradients]
 
     def adopt(self, module: nn.Module) -> None:
         """Shard the parameters of `module` that can be sharded. Collective, where there are any new ones."""
@@ -129,15 +131,24 @@ class ParameterRegistry:
     @torch.inference_mode(mode=False)
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
         kinds = [Kind(tuple(p.shape), p.dtype, self._shares(p), self._dim(p), self._groups(p)) for p in parameters]
-        for parameter, storage in zip(parameters, self._allocate(kinds), strict=True):
+        held = self._held_gradients(parameters)
+        for parameter, storage, is_held in zip(parameters, self._allocate(kinds), held, strict=True):
             self._number += 1
             with quiet():
                 home = parameter.data if parameter.untyped_storage()._cdata in self.homes else None
+                came = parameter.grad is not None and parameter.grad.untyped_storage()._cdata in self.homes
             shard = self._new_shard(parameter, storage, rank=self.rank, number=self._number, pool=self._pool, home=home)
-            shard.cut_gradient()
+            if not is_held:
+                shard.cut_gradient(is_home=came)
             self._shards.set(parameter, shard)
         self.freed.know([parameter.nbytes for parameter in parameters])
         self.memory.barrier(self._number)  # all have copied their rows
+
+    def _held_gradients(self, parameters: Sequence[nn.Parameter]) -> list[bool]:
+        """Return of which parameters the cell has the gradient under another name, and sees what is done to it later. Collective."""
+        with quiet():
+            gradients = [parameter.grad for parameter in parameters]
+        return [reason is not None for reason in self._agreed([_HELD if held else None for held in self.held_gradients(gradients)])]
 
     @torch.inference_mode(mode=False)
     def convert(self, shards: Sequence[ParameterShard]) -> None:

@@ -186,7 +186,9 @@ class ParameterShard(GradientRows, ParameterWrites):
             elif self.full is None:
                 self.full = torch.empty(self.shape, dtype=self.dtype, device="cpu")
                 self.storage.read(self.full)
-            self._put(self.full, self.parameter.grad if gradient is None else gradient)
+            if gradient is not None:
+                self.make_gradient_full(gradient)
+            self._put(self.full, self.parameter.grad)
             self._forget_gradient()
             self.parameter.__class__ = nn.Parameter
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from ....system.patches import patched
 from ...comm.shared_memory import SharedMemory
 from ..data_parallel.training import DataParallelTraining
 from .access import ParameterAccess
+from .aliased_memory import held_gradients
 from .full_state import FullState
 from .gradients import ShardedGradients
 from .optimizers import ShardedSteps
@@ -70,7 +72,7 @@ class ShardedTraining:
         self._training, self.store = training, store
         self.steps = ShardedSteps(store, arrived, models=training.models.known.all, say=say)
         self.full = FullState(store, self.steps)
-        store.before_replicating = self.steps.make_whole
+        store.before_replicating, store.held_gradients = self.steps.make_whole, partial(held_gradients, objects=arrived, homes=store.homes)
         keep_scripted(store, training.models.known)
         training.shard_parameters(store, gradients)
 

@@ -68,12 +68,12 @@ class Zero3(DataParallel):
         """Return the memory that connects the ranks; ``None`` for a single rank, even if it was connected in an earlier cell."""
         return shared_memory() if self.context.task.world_size > 1 else None
 
-    def materialize(self, *values: Any, unchanged: Iterable[object] = ()) -> list[Any]:
+    def materialize(self, *values: Any, unchanged: Iterable[object] = (), **options: Any) -> list[Any]:
         """Gather parameters and optimizer state on rank 0, and return `values` with full tensors for shards of batches. Collective."""
         if self._sharded is not None:
-            self._sharded.full.make_whole(on=0)
+            options["known"] = self._sharded.full.make_whole(on=0)
             self._is_home = True
-        return super().materialize(*values, unchanged=unchanged)
+        return super().materialize(*values, unchanged=unchanged, **options)
 
     def collect(self, step: int, limit: timedelta) -> bool:  # noqa: ARG002  # nobody is waited for
         """Gather the parameters on this rank, also from ranks that have left: their memory can still be read."""

@@ -94,7 +94,7 @@ class WholeSteps:
             shard.is_pinned = True
             shard.parameter.__class__ = nn.Parameter
             if shard.gradient is not None:
-                shard.set_gradient(self._store.full_tensor(shard.read_gradient()).detach())
+                shard.make_gradient_full(self._store.full_tensor(shard.read_gradient()).detach())
         return shards
 
     def _put_back(self, shards: Sequence[ParameterShard]) -> None:
