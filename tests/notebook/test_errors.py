@@ -475,3 +475,42 @@ def test_pythons_own_errors_name_a_batch_as_a_plain_run_does(notebook):
     notebook.run(f"%%distribute --engines 2\n{cell}")
     assert notebook.value("said") == plain
     assert plain[0] == "'Tensor' object has no attribute 'missing'"
+
+
+DRAWN = "for p in {order}(model.parameters()): nn.init.normal_(p, std=0.1)\n"
+CHANGED = "with torch.no_grad():\n    for p in {order}(model.parameters()): p += torch.randn(p.shape)\n"
+MANY = """
+torch.manual_seed(1)
+model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = DataLoader(TensorDataset(torch.randn(12, 8), torch.randn(12, 8)), batch_size=4)
+losses = []
+"""
+LOOP = """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+
+
+@pytest.mark.parametrize(("before", "after", "steps"), [(DRAWN, "", 0), ("", CHANGED, 3)])
+def test_weights_that_differ_between_ranks_are_an_error(notebook, before, after, steps):
+    """As where the cell fills them in the order of a set. What rank 0 has comes home."""
+    in_order = "(lambda found: sorted(found, key=lambda p: hash((id(p), os.getpid()))))"
+    cell = f"import os\n{before}{LOOP}{after}"
+    notebook.run(MANY)
+    failed = notebook.fail("%%distribute --engines 2\n" + cell.replace("{order}", in_order))
+    assert failed.error[0] == "RuntimeError"
+    assert re.match(
+        r"Rank 1 has other weights than rank 0: `\d\.\w+` of `Sequential`.* Does the cell fill or change them in ", failed.error[1]
+    )
+    assert notebook.value("len(losses)") == steps
+    states = []
+    for line in ("", "%%distribute --engines 2\n"):
+        notebook.run(MANY)
+        notebook.run(line + cell.replace("{order}", "list"))
+        states.append(notebook.value("(losses, model.state_dict())"))
+    assert difference(*states) is None

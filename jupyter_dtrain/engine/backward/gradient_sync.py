@@ -1,14 +1,12 @@
 """Synchronize gradients: every backward pass ends with the gradient of the global batch in ``.grad`` on all ranks.
 
 PyTorch's reducer (the C++ part of DistributedDataParallel) reduces during the backward pass. On CPU ranks that share memory, `comm` does
-so after it. Both are driven from the backward pass, not from a wrapper's ``forward``: the leaves of the loss's graph are what has to be
-reduced, whether a method, two models, or tensors of no module computed it.
+so after it. The leaves of the loss's graph are reduced, whether a method, two models, or tensors of no module computed it.
 
 The reducer averages over ranks. The rank's weight enters before that, at the root of the graph: a mean over a shard with weight *w* is
 scaled by *w · world_size*. Averaging is linear and leaves equal values unchanged, so accumulated gradients are right as well.
 
-The value of the loss is reduced together with its gradients, as the gradient of an additional leaf (the reducer's slot). A cell that reads
-it after the backward pass needs no further collective.
+The value of the loss is reduced with its gradients, as that of an additional leaf (the reducer's slot): to read it needs no collective.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from ..tensor.graph_placement import start_at
 from ..tensor.pending_checks import settle
 from ..tensor.placement_types import GlobalTensor, to_local
 from ..tensor.rank0_guard import all_ranks_come
+from ..tensor.redistribute import Exchange
 from .backward_pass import BackwardPass, Computed, scaled
 from .failed_pass import Noted, as_if_failed, noted
 from .gradient_exchange import GradientExchange
@@ -36,6 +35,7 @@ from .higher_order import run_with_graph
 from .leaf_hooks import NestedPasses, hooks_after_reduction
 from .model_leaves import ModelLeaves
 from .reducer_cache import ReducerCache
+from .replica_check import ReplicaCheck
 from .sharded_gradients import ShardedGradients
 
 
@@ -66,10 +66,10 @@ class GradientSync:
         whole: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         self._world_size, self._whole = world_size, whole
-        self._weight_of, self._is_alike = weight_of, is_alike
-        self._on_computed = on_computed
+        self._weight_of, self._is_alike, self._on_computed = weight_of, is_alike, on_computed
         self._leaves = ModelLeaves()
-        self._reducers = ReducerCache()
+        self.replicas = ReplicaCheck(Exchange.objects, self._leaves.names)
+        self._reducers = ReducerCache(self.replicas.before_pass)
         self._nested: NestedPasses | None = None  # while a pass is running
         self._noted: list[Noted] | None = None  # gradients before a pass that may fail
         self.sharded: ShardedGradients | None = None

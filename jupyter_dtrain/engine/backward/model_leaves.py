@@ -49,6 +49,16 @@ class ModelLeaves:
                 first.setdefault(id(parameter), len(first))
         return sorted(leaves, key=lambda leaf: first.get(id(leaf), len(first)))
 
+    def names(self, leaves: Iterable[torch.Tensor]) -> list[str]:
+        """Return what to call `leaves` in a message: "`0.weight` of `Net`", or a tensor's shape where no model has it."""
+        found = {
+            id(p): f"`{name}` of `{type(model).__name__}`"
+            for reference in self._models
+            if (model := reference()) is not None
+            for name, p in model.named_parameters()
+        }
+        return [found.get(id(leaf)) or f"a tensor of shape {tuple(leaf.shape)}" for leaf in leaves]
+
     def _model(self, leaf: torch.Tensor) -> nn.Module | None:
         reference = self._model_of.get(leaf)
         return reference() if reference is not None else None

@@ -20,13 +20,19 @@ MAX_REDUCERS = 8
 class ReducerCache:
     """The most recently used reducers, by set of leaves.
 
+    Parameters
+    ----------
+    check : callable
+        Checks leaves, in an order that is the same on all ranks, before a reducer is made for them. A collective.
+
     Attributes
     ----------
     exchange : GradientExchange
         For the reducers that are made from now on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[list[torch.Tensor]], None]) -> None:
+        self._check = check
         self.exchange = GradientExchange()
         self._reducers: OrderedDict[tuple[object, frozenset[int]], Reducer] = OrderedDict()
 
@@ -67,7 +73,9 @@ class ReducerCache:
             self._reducers.move_to_end(key)
             return reducer
         slot = None if loss is None else torch.zeros((), dtype=loss.dtype, device=loss.device, requires_grad=True)
-        reducer = self._reducers[key] = _reducer_for(ordered(leaves), slot, self.exchange, is_sparse=is_sparse(), complete=complete)
+        in_order = ordered(leaves)
+        self._check(in_order)
+        reducer = self._reducers[key] = _reducer_for(in_order, slot, self.exchange, is_sparse=is_sparse(), complete=complete)
         if num_batch_ranks() > 2 and not reducer.may_lack_leaves:
             reducer.settle_layout(backward)
         if len(self._reducers) > MAX_REDUCERS:

@@ -104,6 +104,11 @@ class CellSteps:
             return self._view.weight_of(root)
         return 1.0 / self._world_size if self._share is None else self._share.weight
 
+    def check_replicas(self) -> None:
+        """Raise if the cell leaves the ranks with other weights each. Collective."""
+        if self._gradients is not None:
+            self._gradients.replicas.at_end()
+
     def say_if_not_sharded(self) -> None:
         """Note that all engines have computed the same, and how to shard. Call it only where no error is shown after it."""
         if self._gradients is not None and self._observer.step and not self._shared_out and not self._said_why:

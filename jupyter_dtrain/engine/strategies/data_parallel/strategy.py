@@ -84,6 +84,7 @@ class DataParallel(Strategy):
     def materialize(self, *values: Any, unchanged: Iterable[object] = (), **options: Any) -> list[Any]:
         """Return `values` with full tensors for shards of batches, after parameters are equal on all ranks. Collective."""
         self._steps.finish()
+        self._training.check_replicas()
         return self._training.materialize(*values, unchanged=unchanged, **options)
 
     def advise(self) -> None:
