@@ -37,6 +37,13 @@ class KeepsState(FoundLate):
         super().__init__(model, "keeps state of its samples, and has kept none before")
 
 
+class DrawsOtherwise(FoundLate):
+    """A later call of a model has drawn for its samples where the first call did not, or the reverse."""
+
+    def __init__(self, model: object) -> None:
+        super().__init__(model, "draws random numbers in another order than in its first call")
+
+
 class DrawsLate(FoundLate):
     """A data set has drawn random numbers for a sample, and has drawn none for the first batch."""
 

@@ -144,9 +144,9 @@ class Task(CellInput):
     `program_port` is a free port. `resume` is the snapshot to resume from. `pause` is the number of a pause that begins before anything
     else, 0 for none. `generation` is the number of the generation that runs the task. `count_targets`: whether non-ignored targets are
     counted in every batch, because a loss has met an ignored one. `whole` names classes that must not get a share of a batch, because they
-    gave other results on one. `full_batch` names classes of models that keep state of their samples, and of data sets that draw, where the
-    first calls and batches do not show it. `file_log` is where rank 0 records file operations. `spans_hosts`: whether the ranks may be on
-    several hosts.
+    gave other results on one. `full_batch` names classes of models that keep state of their samples or draw in a changing order, and of
+    data sets that draw, where the first calls and batches do not show it. `file_log` is where rank 0 records file operations.
+    `spans_hosts`: whether the ranks may be on several hosts.
     """
 
     run_id: str

@@ -1,4 +1,7 @@
-"""A data set that draws random numbers, though not for a loader's first batch, comes to the same plain and on engines."""
+"""A data set that draws random numbers, though not for a loader's first batch, comes to the same plain and on engines.
+
+So does a model that draws in another order than in its first call.
+"""
 
 from __future__ import annotations
 
@@ -97,6 +100,23 @@ def compare(notebook, loader, engines, cell=TRAIN, options=""):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.long if name in RARE else ()) for name in LOADERS])
 def test_a_late_draw_takes_the_run_back(prepared, name):
     apart, ran = compare(prepared, LOADERS[name], 2)
+    assert apart is None
+    assert LATE in "".join(ran.notices)
+
+
+DROPPED = """
+class Drops(nn.Module):
+    def forward(self, h):
+        for _ in range(3):
+            if torch.rand(1) < 0.5: continue
+            h = h * torch.rand(len(h))[:, None]
+        return h
+"""
+
+
+def test_a_model_that_draws_in_another_order_takes_the_run_back(prepared):
+    prepared.run(DROPPED)
+    apart, ran = compare(prepared, "DataLoader(data := Data(lambda s, x, y: x), 6)\nmodel.insert(1, Drops())", 2)
     assert apart is None
     assert LATE in "".join(ran.notices)
 

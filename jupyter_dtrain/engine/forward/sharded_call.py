@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree as pytree
 
-from ..found_late import KeepsState
+from ..found_late import DrawsOtherwise, KeepsState
 from ..rng.global_rng import ModelSampling
 from ..rng.global_sampling import GlobalSampling
 from ..rng.streams import ModelStream
@@ -46,10 +46,8 @@ class ShardedCall:
     Attributes
     ----------
     module : nn.Module
-    given : tuple
-        The arguments and keyword arguments from the cell.
-    own : tuple
-        The rank's share of these.
+    given, own : tuple
+        The arguments and keyword arguments from the cell, and the rank's share of these.
     placement : Shard
         The samples in this share.
     called : ModuleInfo
@@ -229,13 +227,15 @@ class ShardedCall:
 
         Raises
         ------
-        KeepsState
-            The call changed state that the first call did not change.
+        KeepsState, DrawsOtherwise
+            The call changed state that the first call did not change, or drew where that did not.
         """
         assert self.called.watch is not None and isinstance(self._before, LightModuleState)
         result, drawing = self._call_on_own(self.own_call if self.computed_by is None else self.computed_by(self))
         if self.called.watch.changed() or self._before.has_set(self.called.accepted):
             raise KeepsState(self.module)
+        if drawing is not None and drawing.is_other:
+            raise DrawsOtherwise(self.module)
         return result, drawing
 
     def _mixes_samples(self, result: Any, drawing: GlobalSampling | None) -> bool:  # noqa: ARG002

@@ -60,6 +60,7 @@ class ModelSampling:
     def __init__(self, stream: ModelStream, *, on_apart: Callable[[], None], on_unknown: Callable[[str], None]) -> None:
         self._stream, self._on_apart, self._on_unknown = stream, on_apart, on_unknown
         self._known: IdentityMap[dict[bool, SampleSites]] = IdentityMap()  # per model, by `training`
+        self._earlier: IdentityMap[dict[bool, SampleSites]] = IdentityMap()  # what has been forgotten of these
         self._current: GlobalSampling | None = None
         self._used = False  # since the ranks' streams were compared
         self._off = False
@@ -127,7 +128,7 @@ class ModelSampling:
         ------
         RngChanged
             At the end, if a model that was known to draw nothing has drawn (a dropout raised from 0, noise after a warm-up), or if it has
-            drawn by an operation that is not followed. What was learned is forgotten.
+            drawn by an operation that is not followed, or one that it had not drawn by. What was learned is forgotten.
         """
         known = self.knows(module)
         sites = None if self._off else (self._known.get(module) or {}).get(module.training)
@@ -150,7 +151,9 @@ class ModelSampling:
 
     def _forget(self, module: nn.Module) -> NoReturn:
         """Forget a model's draws in its current mode and raise RngChanged, so that its next call is a first call again."""
-        (self._known.get(module) or {}).pop(module.training, None)
+        sites = (self._known.get(module) or {}).pop(module.training, None)
+        if sites is not None:
+            (self._earlier.get(module) or self._earlier.set(module, {}))[module.training] = sites
         raise RngChanged
 
     def learn(
@@ -195,7 +198,7 @@ class ModelSampling:
             self._on_unknown(type(module).__name__)
             return False
         known = self._known.get(module) or self._known.set(module, {})
-        known[module.training] = SampleSites(drew[0].sites, dims)
+        known[module.training] = SampleSites(drew[0].sites, dims, (self._earlier.get(module) or {}).get(module.training))
         return all(drawn.dims == dims for drawn in drew)
 
     def agree(self) -> None:

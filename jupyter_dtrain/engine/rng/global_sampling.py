@@ -85,7 +85,9 @@ class GlobalSampling(Watching):
     per_rank : bool
         Whether further draws come from the rank's stream, because the model has read random states, or a shape does not fit the samples.
     looked : bool
-        Whether the model has read random states.
+        Whether the model has read random states, or makes a draw that its first call did not make.
+    is_other : bool
+        Whether a draw does not fit the one that is known in its place. Other ranks may not notice it.
     """
 
     def __init__(self, loaded: slice, total: int, stream: ModelStream, sites: SampleSites | None) -> None:
@@ -93,7 +95,7 @@ class GlobalSampling(Watching):
         self._loaded, self._total, self._stream, self._sites = loaded, total, stream, sites
         self._num_samples = loaded.stop - loaded.start
         self.dims: list[int | None] = []
-        self.per_rank = self.looked = False
+        self.per_rank = self.looked = self.is_other = False
         self._values: dict[int, torch.Tensor] = {}
         self._then = stream.other
 
@@ -103,11 +105,11 @@ class GlobalSampling(Watching):
         return None if self.per_rank or self.has_drawn_apart() else Drawn(self.drawn, self.dims, self._values)
 
     def has_drawn_apart(self) -> bool:
-        """Return whether the model has read random states, or has drawn from the rank's stream by an operation that is not followed."""
+        """Return whether the model has read random states, or has drawn from the rank's stream: what is not followed, or is not known."""
         return self.looked or (not self.per_rank and not self._stream.other.is_same(self._then))
 
     def look(self) -> None:
-        """Record that the model reads or seeds random states."""
+        """Record that the model reads or seeds random states, or makes a draw that its first call did not make."""
         self.per_rank = self.looked = True
 
     def draw(self, kind: Kind, site: Site, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -149,9 +151,10 @@ class GlobalSampling(Watching):
             return guess(site.shape, self._num_samples)
         try:
             dim = self._sites.dim(len(self.drawn), site)
-        except KeyError:  # a draw that the first call did not make
-            return guess(site.shape, self._num_samples)
-        self.per_rank = dim is not None and site.shape[dim] % self._num_samples > 0
+        except KeyError:  # a draw that the first call did not make, on any rank
+            self.look()
+            return None
+        self.is_other = self.per_rank = not self._sites.fits(len(self.drawn), site, dim, self._num_samples)
         return dim
 
     def _rows(self, dim: int, shape: Shape) -> Rows:

@@ -37,11 +37,16 @@ class Drawn:
 
 
 class SampleSites:
-    """The draws of a model in order, and the sample dim of each; ``None`` for a draw without samples."""
+    """The draws of a model in order, and the sample dim of each; ``None`` for a draw without samples.
 
-    def __init__(self, sites: Sequence[Site], dims: Sequence[int | None]) -> None:
+    What a model drew in an `earlier` first call, and not in its last, is still known by its kind.
+    """
+
+    def __init__(self, sites: Sequence[Site], dims: Sequence[int | None], earlier: SampleSites | None = None) -> None:
         self._sites, self._dims = tuple(sites), tuple(dims)
         self._by_kind: dict[tuple[str, int], set[int | None]] = {}
+        if earlier is not None:
+            self._by_kind = {kind: set(dims) for kind, dims in earlier._by_kind.items()}
         for site, dim in zip(self._sites, self._dims, strict=True):
             self._by_kind.setdefault((site.function, len(site.shape)), set()).add(dim)
 
@@ -58,6 +63,12 @@ class SampleSites:
         if known is None or (known.function, len(known.shape)) != kind:
             raise KeyError(site)
         return self._dims[index]
+
+    def fits(self, index: int, site: Site, dim: int | None, num_samples: int) -> bool:
+        """Return whether `site`, of which `dim` has been returned, is a draw for the rank's samples, or the known one without samples."""
+        if dim is not None:
+            return site.shape[dim] % num_samples == 0
+        return len(self._by_kind[site.function, len(site.shape)]) == 1 or site.shape == self._sites[index].shape
 
 
 def guess(shape: Shape, num_samples: int) -> int | None:
