@@ -74,3 +74,17 @@ def test_each_is_compared_once_and_all_that_are_left_at_the_end():
     del first, leaves
     one.at_end()
     assert compared == [1, 1, 1]
+
+
+def test_a_batch_is_no_weight_where_ranks_see_batches_of_their_own():
+    compared: list[object] = []
+
+    def exchange(found: object) -> list[object]:
+        compared.append(found)
+        return [found, found]
+
+    one = ReplicaCheck(exchange, lambda leaves: [], only_parameters=True)
+    one.before_pass([WEIGHT])
+    assert not compared
+    one.before_pass([WEIGHT, nn.Parameter(WEIGHT)])
+    assert [len(found) for found in compared] == [1]

@@ -28,10 +28,19 @@ class ReplicaCheck:
         Returns the objects of all ranks. A collective.
     names : callable
         Returns the names of some leaves, for messages.
+    only_parameters : bool
+        Whether parameters alone are compared: where ranks see batches of their own, another leaf may be such a batch.
     """
 
-    def __init__(self, exchange: Callable[[Any], list[Any]], names: Callable[[Sequence[torch.Tensor]], list[str]]) -> None:
+    def __init__(
+        self,
+        exchange: Callable[[Any], list[Any]],
+        names: Callable[[Sequence[torch.Tensor]], list[str]],
+        *,
+        only_parameters: bool = False,
+    ) -> None:
         self._exchange, self._names = exchange, names
+        self._kinds = (nn.Parameter,) if only_parameters else (torch.Tensor, nn.Parameter)
         self._numbers: IdentityMap[int] = IdentityMap()  # of the leaves, the same on all ranks
         self._count = 0
 
@@ -45,7 +54,7 @@ class ReplicaCheck:
         """
         new = {}
         for leaf in leaves:
-            if self._numbers.get(leaf) is None:
+            if type(leaf) in self._kinds and self._numbers.get(leaf) is None:
                 self._count += 1
                 new[self._numbers.set(leaf, self._count)] = leaf
         if new:
@@ -79,7 +88,7 @@ def _sums(leaves: Mapping[int, torch.Tensor]) -> dict[int, tuple[tuple[int, ...]
     plain = {
         number: leaf.detach()
         for number, leaf in leaves.items()
-        if type(leaf) in (torch.Tensor, nn.Parameter)
+        if type(leaf) in (torch.Tensor, nn.Parameter)  # the cell may have changed it
         and leaf.layout == torch.strided
         and leaf.device.type != "meta"
         and not leaf.is_complex()
