@@ -77,9 +77,9 @@ def test_each_is_compared_once_and_all_that_are_left_at_the_end():
 
 
 def test_a_batch_is_no_weight_where_ranks_see_batches_of_their_own():
-    compared: list[object] = []
+    compared: list[dict[int, object]] = []
 
-    def exchange(found: object) -> list[object]:
+    def exchange(found: dict[int, object]) -> list[object]:
         compared.append(found)
         return [found, found]
 
