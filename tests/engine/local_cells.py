@@ -43,6 +43,18 @@ class Net(nn.Module):
 model = Net()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
 """,
+    "sparse": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.out = nn.Embedding(3, 6, sparse=True), nn.Linear(6, 1)
+        self.size = nn.Parameter(torch.tensor(1), requires_grad=False)
+    def forward(self, x):
+        return self.out(self.table((x[:, 0] > 0).long()) + torch.tanh(x)) * self.size
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02)
+F.mse_loss(model(held), truth).backward()
+""",
     "tied": """
 class Net(nn.Module):
     def __init__(self):
@@ -131,6 +143,12 @@ CELLS = {
             "        loss = loss + 0.01 * sum(p.abs().sum() for p in model.parameters())\n        optimizer.zero_grad()\n",
         )
     ),
+    "penalty alone": looped(
+        step=STEP.replace(
+            "        optimizer.step()",
+            "        (0.01 * sum(p.square().sum() for p in model.parameters())).backward()\n        optimizer.step()",
+        )
+    ),
     "weights clamped": looped("with torch.no_grad():\n    for p in model.parameters():\n        p.clamp_(-0.3, 0.3)"),
     "data clamped": looped("for p in model.parameters():\n    p.data.clamp_(-0.3, 0.3)"),
     "by hand": looped(
@@ -178,6 +196,15 @@ class Own(torch.optim.Optimizer):
             for p in group["params"]:
                 p.add_(p.grad, alpha=-0.1 if p.grad.norm() > 0.01 else -0.2)
 optimizer = Own(model.parameters())
+"""
+    ),
+    "own step": looped(
+        before="""
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+optimizer = Own(model.parameters(), lr=0.05)
+seen.append(hasattr(Own.__new__(Own), "state"))
 """
     ),
     "two optimizers": looped(
@@ -259,6 +286,14 @@ seen += [p.sum().item() for p in maker.parameters()]
     "optimizer read": looped("seen.append(sum(v.sum().item() for s in optimizer.state.values() for v in s.values() if v is not None))"),
     "optimizer copied": looped(
         after="    state = copy.deepcopy(optimizer.state_dict())\n    seen.append(str(state))\n    optimizer.load_state_dict(state)\n"
+    ),
+    "optimizer reset": looped(
+        before="seen.append(str(optimizer.state_dict()['state']))\noptimizer.state['note'] = 3",
+        after="    seen.append(optimizer.state_dict()['state']['note'])\n    optimizer.state = type(optimizer.state)(dict, note=epoch)\ndel optimizer.state['note']\n",
+    ),
+    "gradients with a graph": looped(
+        step="        loss = F.mse_loss(model(x), y)\n        if len(seen) % 2: optimizer.zero_grad()\n        loss.backward()\n        F.l1_loss(model(x), y).backward(create_graph=True)\n"
+        "        seen.append(sum(p.grad.square().sum() for p in model.parameters()).item())\n        optimizer.step()\n"
     ),
     "gradient of a norm": looped(
         step="        x = x.clone().requires_grad_(True)\n        out = model(x)\n        (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)\n"
@@ -350,4 +385,4 @@ for number, (x, y) in enumerate([*loader] * 3):
     ),
 }
 COMPARE = "([p.detach().clone() for p in model.parameters()], [b.clone() for b in model.buffers()], seen, loss.item() if 'loss' in globals() else None)"
-COMPARE_KEPT = "([p.grad for p in model.parameters()], [v for s in optimizer.state.values() for v in s.values()] if 'optimizer' in globals() else None)"
+COMPARE_KEPT = "([p.grad.to_dense() if p.grad is not None and p.grad.is_sparse else p.grad for p in model.parameters()], [v for s in optimizer.state.values() for v in s.values()] if 'optimizer' in globals() else None)"

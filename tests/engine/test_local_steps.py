@@ -22,8 +22,22 @@ from tests.engine.local_cells import CELLS, COMPARE, COMPARE_KEPT, LOOP, MODELS,
 from tests.engine.ranks import RankError, Run, double_precision, models_in
 from tests.notebook.kernel import difference
 
-COMMON = ("by hand", "clipped", "gradients asked for", "lbfgs", "own optimizer", "tensor")
+COMMON = ("by hand", "clipped", "gradients asked for", "lbfgs", "own optimizer", "own step", "tensor")
 """Cells that never step on a rank's own gradient."""
+OTHER_WAYS = (
+    "adversary",
+    "adversary of noise",
+    "functional",
+    "optimizer copied",
+    "optimizer read",
+    "optimizer reset",
+    "gradients with a graph",
+    "passes that fail",
+    "penalty alone",
+    "saved",
+    "steps that fail",
+)
+"""Cells that reach code which no other one reaches."""
 SAVING = (
     "accumulation",
     "adversary",
@@ -84,8 +98,14 @@ def same(found: list[dict[str, Any]]) -> list[str]:
     return [apart for other in found[1:] if (apart := difference(other["compared"], found[0]["compared"])) is not None]
 
 
-@pytest.mark.parametrize("name", one_of(3, CELLS))
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        pytest.param(name, size, marks=() if size == 2 and (index % 3 == 0 or name in OTHER_WAYS) else pytest.mark.long)
+        for index, name in enumerate(CELLS)
+        for size in (2, 3)
+    ],
+)
 def test_all_ranks_read_the_same_and_end_with_the_same(ranks, name, size):
     found = ranks.call(size, trained, ADAM, CELLS[name], f"({COMPARE}, {COMPARE_KEPT})", 4)
     assert same(found) == []
@@ -130,6 +150,58 @@ def test_it_is_local_sgd(ranks, every, size):
     setup = ADAM.replace("torch.randn(52, 6)", "torch.randn(48, 6)")
     found = ranks.call(size, trained, setup, LOOP, "[p.detach() for p in model.parameters()]", every)
     assert difference(found[0]["compared"], by_hand(every, size)) is None
+
+
+RESUMED = (
+    ADAM
+    + """
+parts = [DataLoader(TensorDataset(inputs[own], targets[own]), batch_size=8) for own in (slice(32), slice(32, None))]
+"""
+)
+FIRST = """
+for x, y in parts[0]:
+    optimizer.zero_grad()
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+model[2].bias.grad = torch.zeros(1)
+F.mse_loss(model(x), y).backward()
+"""
+REST = """
+for x, y in parts[1]:
+    F.mse_loss(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+@double_precision()
+def resumed(run: Run, parts: list[str]) -> list[torch.Tensor]:
+    """Return what a cell comes to that is stopped after each of its `parts` but the last, and resumed by another one."""
+    torch.manual_seed(0)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    run_cell(RESUMED, "setup", namespace)
+    state: dict[str, Any] = {}
+    for part in parts:
+        model, optimizer = namespace["model"], namespace["optimizer"]
+        training = run.training(model, optimizer, global_batchnorm=True, global_draws=True)
+        steps = LocalSteps(4, training)
+        with training.installed(), steps.installed():
+            steps.load_state_dict(state)
+            run_cell(part, "cell", namespace)
+            assert steps.is_ahead == (part is parts[-1])
+            with steps.as_it_is():
+                state, namespace["model"], namespace["optimizer"] = copy.deepcopy((steps.state_dict(), model, optimizer))
+                for copied, parameter in zip(namespace["model"].parameters(), model.parameters(), strict=True):
+                    copied.grad = copy.deepcopy(parameter.grad)
+            steps.finish()
+            training.materialize(None, namespace)
+    return [value.detach() for p in model.parameters() for value in (p, p.grad)]
+
+
+def test_a_cell_that_is_resumed_goes_on_with_what_each_rank_has_of_its_own(ranks):
+    expected = ranks.call(2, resumed, [FIRST + REST])
+    found = ranks.call(2, resumed, [FIRST, REST])
+    assert difference(expected[0], expected[1]) is None
+    assert difference(found, expected) is None
 
 
 @pytest.mark.parametrize("name", COMMON)

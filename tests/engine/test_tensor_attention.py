@@ -64,6 +64,7 @@ CALLS = {
     "one sample, no weights": setup("x.flatten(0, 1), y, y, need_weights=False", before="y = x[0] * 2", after="out = out.view(x.shape)"),
     "dropout": setup(options="dropout=0.3, batch_first=True", after=USED),
     "dropout without weights": setup("x, x, x, need_weights=False", "dropout=0.3, batch_first=True"),
+    "dropout of all": setup("x, x, x, need_weights=False", "dropout=1.0, batch_first=True"),
     "dropout of what is causal": setup("x, x, x, padding, False, mask", "dropout=0.3, batch_first=True", before=f"{PADDED}; mask = torch.ones(5, 5, dtype=torch.bool).triu(1)"),
     "twice": setup(after="out, _ = self.attention(out, x, out)"),
     "frozen": setup() + "model.attention.in_proj_weight.requires_grad_(False)\n",
@@ -82,6 +83,7 @@ SHORT = [
     ("causal", 2),
     ("one sample", 2),
     ("dropout", 3),
+    ("dropout of all", 2),
     ("dropout of what is causal", 2),
     ("its own parameters", 2),
 ]
@@ -91,7 +93,7 @@ SHORT = [
 def test_attention_is_computed_by_heads(ranks, kind, num_ranks):
     for of_rank in check(ranks, num_ranks, CALLS[kind], LOOP):
         assert (24, 24) in [whole for whole, _ in of_rank["shapes"]]
-        assert kind == "its own parameters" or not of_rank["fetched"]
+        assert kind in ("its own parameters", "dropout of all") or not of_rank["fetched"]
 
 
 @pytest.mark.parametrize("kind", some([("dropout without weights",), ("a mask of each head",), ("of other sizes",)], CALLS))
@@ -147,6 +149,24 @@ def test_cell_with_attention(ranks, name, groups):
         check_groups(ranks, ENCODER, IDIOMS[name])
     else:
         check(ranks, 3, ENCODER, IDIOMS[name])
+
+
+ERRORS = """
+x, y, sample, mask = X[:2], X[:2, :3], X[0], torch.zeros(5, 5)
+for call in (
+    "x, x, x, is_causal=True", "x[..., :23], x, x", "x, y, x", "x, sample, sample", "x, X[:3], X[:3]", "x, x, x, torch.zeros(2, 4)",
+    "x, x, x, attn_mask=mask[:4]", "x, x, x, attn_mask=torch.zeros(2, 5, 5)", "sample, y, y", "x[None], x[None], x[None]",
+):
+    try: eval(f"model.attention({call})")
+    except Exception as error: losses.append(f"{type(error).__name__}: {error}")
+"""
+
+
+def test_calls_that_attention_does_not_take_are_the_errors_of_one_process(ranks):
+    (one,) = ranks.call(1, run_divided, setup(), ERRORS + LOOP, "losses")
+    assert sum(isinstance(error, str) for error in one["compared"]) == 10
+    for of_rank in ranks.call(2, run_divided, setup(), ERRORS + LOOP, "losses"):
+        assert of_rank["compared"][:10] == one["compared"][:10]
 
 
 def test_encoder_and_decoder_are_divided(ranks):

@@ -18,6 +18,7 @@ from jupyter_dtrain.system.patches import patched
 from tests.engine.ranks import RankError, Run
 from tests.engine.test_tensor_groups import check as check_groups
 from tests.engine.test_tensor_parallel import check, run_divided, some
+from tests.engine.transformers_layers import ATTENTION, GPT2, LLAMA
 from tests.engine.zero3_cells import HEAD, IDIOMS, LOOP, STATE
 
 DATA = """
@@ -25,41 +26,14 @@ X, Y = torch.randn(24, 5, 8), torch.randint(0, 10, (24, 5))
 loader = DataLoader(TensorDataset(X, Y), batch_size=6, shuffle=True)
 losses = []
 """
-LLAMA = """
-class LlamaMLP(nn.Module):
-    def __init__(self, size, width):
-        super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = (nn.Linear(a, b, bias=False) for a, b in [(size, width)] * 2 + [(width, size)])
-        self.act_fn = nn.SiLU()
-    def forward(self, x):
-        return self.down_proj(self.act_fn(self.gate_proj(x)) * self.up_proj(x))
-LlamaMLP.__module__ = "transformers.models.llama.modeling_llama"
-"""
-ATTENTION = """
-class Config:
-    num_attention_heads, num_key_value_heads, _attn_implementation = 12, 6, "sdpa"
-class LlamaAttention(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.config, self.head_dim, self.attention_dropout = Config(), 2, 0.0
-        self.q_proj, self.k_proj, self.v_proj = nn.Linear(size, 24, bias=False), nn.Linear(size, 12), nn.Linear(size, 12)
-        self.o_proj, self.shapes = nn.Linear(24, size), []
-    def forward(self, x, past_key_values=None):
-        shape = (*x.shape[:-1], -1, self.head_dim)
-        q, k, v = (p(x).view(shape).transpose(1, 2) for p in (self.q_proj, self.k_proj, self.v_proj))
-        if past_key_values is not None: past_key_values.append(k)
-        k, v = (z.repeat_interleave(2, 1) for z in (k, v))
-        out = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
-        return self.o_proj(out.reshape(*x.shape[:-1], -1))
-LlamaAttention.__module__ = "transformers.models.llama.modeling_llama"
-"""
 CACHED = """
 class Cached(nn.Module):
     def __init__(self):
         super().__init__()
         self.attention, self.head = LlamaAttention(8), nn.Linear(8, 10)
     def forward(self, x, cache=None):
-        return self.head(self.attention(x, past_key_values=cache))
+        angles = torch.arange(x.shape[1])[:, None] * torch.tensor([1.0, 1.0])
+        return self.head(self.attention(x, (angles.cos(), angles.sin()), past_key_values=cache))
 """
 PLANNED = """
 class Config:
@@ -120,7 +94,8 @@ class Net(nn.Module):
 )
 MODELS["decoder"] = DECODER
 MODELS["planned"] = model("Net()", PLANNED)
-MODELS["attention"] = model("nn.Sequential(LlamaAttention(8), nn.LayerNorm(8), LlamaAttention(8), nn.Linear(8, 10))", ATTENTION)
+MODELS["attention"] = model("nn.Sequential(LlamaAttention(8), nn.LayerNorm(8), LlamaAttention(8, 0.3), nn.Linear(8, 10))", ATTENTION)
+MODELS["GPT-2"] = model("nn.Sequential(Block(8), nn.LayerNorm(8), Block(8), nn.Linear(8, 10))", GPT2)
 MODELS["weight_norm"] = MODELS["gated"].replace("optimizer =", "nn.utils.parametrizations.weight_norm(model[2].down_proj)\noptimizer =")
 
 
@@ -179,7 +154,7 @@ def test_a_plan_of_a_class_makes_pairs(ranks):
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_ranks"), some([("Sequential", 2), ("gated", 3), ("planned", 3), ("attention", 3)], MODELS, (2, 3, 4))
+    ("kind", "num_ranks"), some([("Sequential", 2), ("gated", 3), ("planned", 3), ("attention", 3), ("GPT-2", 2)], MODELS, (2, 3, 4))
 )
 def test_training_with_pairs(ranks, kind, num_ranks):
     check(ranks, num_ranks, MODELS[kind], LOOP)
@@ -264,12 +239,18 @@ def test_whoever_looks_sees_what_one_process_has_in_groups(ranks, name):
     check_groups(ranks, MODELS["Sequential"], CELLS[name], STATE)
 
 
-def test_a_class_that_does_not_do_what_its_rule_says_is_refused(ranks):
-    setup = (
-        MODELS["gated"]
-        .replace("return self.down_proj(", "return self.down_proj(self.up_proj.weight.sum() * 0 + ")
-        .replace("return self.down_proj(", "self.up_proj(x); self.gate_proj(x); return x * 2\n        return self.down_proj(")
-    )
+@pytest.mark.parametrize(
+    "forward",
+    [
+        "self.up_proj(x); self.gate_proj(x); return x * 2",
+        "self.gate_proj(x); return self.down_proj(x)",
+        "self.gate_proj(x); return self.up_proj(x[..., :7])",
+        "return self.down_proj(self.other(self.gate_proj(x)))",
+    ],
+)
+def test_a_class_that_does_not_do_what_its_rule_says_is_refused(ranks, forward):
+    setup = MODELS["gated"].replace("return self.down_proj(", f"{forward}\n        return self.down_proj(")
+    setup = setup.replace("self.act_fn = nn.SiLU()", "self.act_fn, self.other = nn.SiLU(), nn.Tanh()")
     with pytest.raises(RankError, match="as a pair: the output of the first layer goes to the second"):
         ranks.call(2, run_divided, setup, LOOP, STATE)
 
@@ -297,3 +278,31 @@ def test_which_layers_are_a_pair():
     assert len(pairs_of(layer)) == 1
     layer.activation = lambda x: x.softmax(-1)
     assert not pairs_of(layer)
+
+
+def made(text: str, name: str) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(HEAD + text, namespace)
+    return namespace[name](8, 16) if "MLP" in name else namespace[name](8)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "part", "other"),
+    [
+        (LLAMA, "LlamaMLP", "act_fn", nn.Softmax(-1)),
+        (LLAMA, "LlamaMLP", "up_proj", None),
+        (ATTENTION, "LlamaAttention", "v_proj", None),
+        (ATTENTION, "LlamaAttention", "config", None),
+        (ATTENTION, "LlamaAttention", "num_heads", 12),
+        (GPT2, "GPT2MLP", "act", nn.Softmax(-1)),
+        (GPT2, "GPT2MLP", "c_fc", nn.Linear(8, 16)),
+        (GPT2, "GPT2Attention", "num_heads", None),
+        (GPT2, "GPT2Attention", "is_cross_attention", True),
+        (GPT2, "GPT2Attention", "split_size", None),
+    ],
+)
+def test_a_layer_of_transformers_of_another_version_is_no_pair(text, name, part, other):
+    module = made(text, name)
+    assert len(pairs_of(module)) == 1
+    setattr(module, part, other)
+    assert not pairs_of(module)

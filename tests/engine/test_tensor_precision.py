@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.engine.test_tensor_pairs import LLAMA, model
+from tests.engine.test_tensor_pairs import model
 from tests.engine.test_tensor_parallel import check, run_divided
+from tests.engine.transformers_layers import LLAMA
 
 PLAIN = model(
     "nn.Sequential(nn.Linear(8, 96), nn.GELU(), nn.Linear(96, 8), nn.LayerNorm(8), nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 10))"
