@@ -111,6 +111,34 @@ BODIES = {
 }
 """Bodies of blocks that return what they are given, or what cannot be sent."""
 
+RECORDED = (
+    HEAD
+    + DATA
+    + """
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Linear(8, 8)
+    def forward(self, x, kept, counts):
+        x = x + torch.tanh(self.rows(x))
+        {body}
+        return x
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.blocks, self.last = nn.Linear(8, 8), nn.ModuleList(Block() for _ in range(4)), nn.Linear(8, 5)
+    def forward(self, x):
+        x, kept, counts = self.first(x), [], {{"calls": 0}}
+        for block in self.blocks:
+            x = block(x, kept, counts)
+        return self.last(x + 0.1 * sum(kept)) * (1 + counts["calls"])
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+"""
+)
+RECORDS = ["kept.append(x)", "counts['calls'] += 1"]
+"""What blocks write to lists and dicts that the model gives them."""
+
 MODELS = {"dropout": DROPOUT, "encoder": ENCODER, "skips": SKIPS}
 
 CELLS = {

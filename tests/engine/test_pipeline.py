@@ -63,7 +63,7 @@ def some(short: Collection[Any], *values: Iterable[Any]) -> list[Any]:
     return [pytest.param(*one, marks=() if one in short else pytest.mark.long) for one in product(*values)]
 
 
-@pytest.mark.parametrize(("model", "num_ranks"), some([("MLP", 3), ("transformer", 2)], MODELS, (2, 3, 4)))
+@pytest.mark.parametrize(("model", "num_ranks"), some([("MLP", 3), ("transformer", 2), ("LSTM", 2)], MODELS, (2, 3, 4)))
 def test_staged_training(ranks, model, num_ranks):
     """With tied weights on several stages, parameters of the model's own code, and what models that are not handed on have."""
     why = {"CNN": "takes statistics over the batch", "LSTM": "has recurrent layers"}.get(model)
@@ -132,6 +132,7 @@ def test_cell_with_staged_models(ranks, name):
 
 
 KINDS = [
+    ("frozen stages", "dropout", 2),
     ("two losses, one graph kept", "encoder", 3),
     ("two calls whose graphs meet, one that is dropped", "skips", 3),
 ]
@@ -147,12 +148,23 @@ def test_models_of_several_kinds(ranks, name, model, num_ranks):
 
 
 @pytest.mark.parametrize(
-    ("name", "num_ranks"), some([("what the first has made", 2), ("what numbers of Python's choose", 2)], pipeline_cells.BODIES, (2, 3))
+    ("name", "num_ranks"),
+    some(
+        [(name, 2) for name in ("what the first has made", "a view", "an object", "what numbers of Python's choose")],
+        pipeline_cells.BODIES,
+        (2, 3),
+    ),
 )
 def test_blocks_that_return_what_others_have_made(ranks, name, num_ranks):
     """A bias that blocks hand on stays one tensor; where one result looks into another, each rank fetches the block."""
     for of_rank in check(ranks, num_ranks, pipeline_cells.BIASED.format(body=pipeline_cells.BODIES[name]), LOOP):
         assert of_rank["calls"] > 0
+
+
+@pytest.mark.parametrize("body", pipeline_cells.RECORDS)
+def test_blocks_that_write_to_containers_that_they_are_given(ranks, body):
+    """Those that another rank gets are not the model's: each rank fetches the block."""
+    assert all(of_rank["calls"] for of_rank in check(ranks, 2, pipeline_cells.RECORDED.format(body=body), LOOP))
 
 
 @pytest.mark.parametrize("model", some([("dropout",)], pipeline_cells.MODELS))
@@ -225,3 +237,39 @@ def test_an_input_that_is_written_to_before_the_backward_pass_is_an_error(ranks)
     cell = LOOP.replace("loss.backward()", "x.data.mul_(2)\n        loss.backward()")
     with pytest.raises(RankError, match="The cell wrote to a model's input between its call and the backward pass"):
         ranks.call(2, run_staged, MODELS["MLP"], cell, STATE)
+
+
+LATE = "loss = F.cross_entropy(model(x), y)\n"
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        (f"{LATE}for p in model.parameters(): p.register_hook(lambda g: g)\nloss.backward()", "a parameter got a hook after its model was"),
+        (f"{LATE}loss.backward(); loss.backward()", "Trying to backward through the graph a second time"),
+        (f"{LATE}loss.backward(create_graph=True)", "has handed activations on from stage to stage, and `create_graph` goes another way"),
+    ],
+    ids=["hooks", "a second pass", "a graph of gradients"],
+)
+def test_a_pass_that_comes_too_late_for_stages_is_an_error(ranks, end, says):
+    cell = LOOP + f"for x, y in loader:\n    {end.replace(chr(10), chr(10) + '    ')}\n"
+    with pytest.raises(RankError, match=says):
+        ranks.call(2, run_staged, MODELS["MLP"], cell, STATE)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (
+            "if len(losses) > 4:\n            with torch.no_grad(): x.mul_(0.5)",
+            "cannot follow a change in a module's code path: they write to what they are given",
+        ),
+        ("if len(losses) > 4: self.count.add_(1)", "a block has begun to write to its buffers after its first call"),
+    ],
+    ids=["inputs", "buffers"],
+)
+def test_a_block_that_begins_to_write_is_an_error(ranks, line, says):
+    setup = pipeline_cells.RECORDED.format(body="pass").replace("x = x + torch", f"{line}\n        x = x + torch")
+    setup = setup.replace("        self.rows =", "        self.register_buffer('count', torch.zeros(()))\n        self.rows =")
+    with pytest.raises(RankError, match=says):
+        ranks.call(2, run_staged, setup, LOOP, STATE)

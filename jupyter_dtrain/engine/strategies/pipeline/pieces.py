@@ -159,6 +159,7 @@ class Pieces:
             for shard in shards:
                 stack.enter_context(shard.computed_with())
             args, kwargs = joined(given, entered)
+            containers = taken_apart((args, kwargs), [], entered)
             result = modules[0](*args, **kwargs)
             for module in modules[1:]:
                 result = module(result)
@@ -169,6 +170,8 @@ class Pieces:
             raise NotSent("they draw random numbers by Python or NumPy")
         if [one._version for one in entered] != before:
             raise WritesToInputs("they write to what they are given")
+        if taken_apart((args, kwargs), [], entered) != containers:
+            raise NotSent("they write to lists or dicts that they are given")
         if [buffer._version for buffer in buffers] != states:
             raise RuntimeError(
                 "`--strategy pipeline`: a block has begun to write to its buffers after its first call. Use `--strategy zero3`."
