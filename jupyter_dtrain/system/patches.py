@@ -80,7 +80,7 @@ TABLE = (
     Replaced("torch.amp.grad_scaler.GradScaler", "scale", "the loss that is shown is the cell's"),
     Replaced("torch.distributed", "is_initialized", "a cell sees one process"),
     # -- tensors that span the ranks
-    Replaced("torch.Tensor", "data __init__", "takes the full tensor"),
+    Replaced("torch.Tensor", "data set_ __init__", "takes the full tensor"),
     Replaced("torch.nn.parameter.Parameter", "__new__", "takes the full tensor"),
     Replaced("torch.autograd.variable.VariableMeta", "__call__", "takes the full tensor"),
     Replaced("torch", "tensor as_tensor asarray *Tensor sparse_*_tensor", "takes the full tensor"),

@@ -22,6 +22,7 @@ from tests.notebook.corpus_cells import apart
 # On x: (B, 4), y: (B,) classes of 3, t: (B,), img: (B, 2, 4, 4), seq: (B, 5, 3), which are shared out, and on w: (4,), a leaf, and
 # z: (B, 4), which every rank has whole.
 OPERATIONS = (Path(__file__).parent / "operations.txt").read_text(encoding="utf-8").splitlines()
+RARE = (Path(__file__).parent / "rare_operations.txt").read_text(encoding="utf-8").splitlines()  # with arguments that few rules take
 ON_PARTS = (Path(__file__).parent / "on_parts.txt").read_text(encoding="utf-8").splitlines()  # which put no batch together
 
 
@@ -101,7 +102,7 @@ def differences(ranks: Ranks, codes: list[str], size: int, requires_grad: bool) 
     [(7, True, 3), (2, False, 4), *(pytest.param(size, grad, 1, marks=pytest.mark.long) for size in (7, 2) for grad in (True, False))],
 )
 def test_every_operation_is_as_on_one_process(ranks, size, requires_grad, each):
-    codes = cases(OPERATIONS + ON_PARTS)[::each]
+    codes = cases(OPERATIONS + ON_PARTS)[::each] + cases(RARE)
     wrong = [line for start in range(0, len(codes), 40) for line in differences(ranks, codes[start : start + 40], size, requires_grad)]
     assert not wrong, "\n".join(wrong)
 

@@ -1,7 +1,7 @@
 """Constructors that make a tensor from another one without calling ``__torch_function__``.
 
 ``torch.tensor(x)``, ``torch.LongTensor(x)`` and the ``Variable(x)`` of older notebooks read the memory of `x` directly. For a global
-tensor that is the rank's part alone. These constructors are therefore replaced during a run.
+tensor that is the rank's part alone. These constructors are therefore replaced during a run, and so is ``z.set_(x)``.
 """
 
 from __future__ import annotations
@@ -70,6 +70,19 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
     def parameter(cls: Any, *args: Any, **kwargs: Any) -> Any:
         return new_parameter(cls, *whole(args), **whole(kwargs))
 
+    set_memory = torch.Tensor.set_
+
+    @wraps(set_memory)
+    def set_(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if not isinstance(self, GlobalTensor):
+            return set_memory(self, *whole(args), **whole(kwargs))
+        if len(args) != 1 or kwargs or not isinstance(args[0], torch.Tensor):
+            raise RuntimeError(
+                "A tensor that spans the ranks was given other memory by `set_`. Give the name another tensor instead: `x = …`."
+            )
+        self.data = args[0]
+        return self
+
     with ExitStack() as stack:
         for target, name, replacement in (
             (torch, "tensor", of_first(torch.tensor, copy=True)),
@@ -77,6 +90,7 @@ def watched_constructors(whole: Callable[[Any], Any]) -> Iterator[None]:
             (torch, "asarray", of_first(torch.asarray, copy=False)),
             (VariableMeta, "__call__", variable),
             (torch.Tensor, "__init__", init),
+            (torch.Tensor, "set_", set_),
             (nn.Parameter, "__new__", parameter),
             *((torch, name, _of_type(getattr(torch, name), whole)) for name in _OF_TYPES),
             *((torch, name, on_wholes(getattr(torch, name))) for name in _SPARSE),

@@ -142,8 +142,6 @@ _SET_GRAD = torch.Tensor.grad.__set__  # type: ignore[union-attr]
 def set_property(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``x.requires_grad = True``, ``x.grad = None``, ``x.data = …``, set on the part."""
     tensor, value = args
-    if not isinstance(tensor, GlobalTensor):
-        return rules.on_wholes(func, args, kwargs)
     if isinstance(value, GlobalTensor) and value.placement != tensor.placement:
         value = rules.full_tensor(value)
     if isinstance(value, torch.Tensor) and not isinstance(value, GlobalTensor):

@@ -229,7 +229,7 @@ def base_of(tensor: GlobalTensor) -> Origin | None:
 
 def _origin_now(tensor: GlobalTensor) -> Origin | None:
     origin = tensor._state.origin
-    if origin is not None and not have_one_memory(tensor, origin.root):  # after `x.set_`, which is not dispatched
+    if origin is not None and not have_one_memory(tensor, origin.root):  # after `root.data = …`
         origin = tensor._state.origin = None
     return origin
 

@@ -25,20 +25,18 @@ def read(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 def read_number(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Read a value as a Python number or text. It needs no graph, so a cached value will do."""
     tensor = args[0]
-    if not isinstance(tensor, GlobalTensor):
-        return rules.on_wholes(func, args, kwargs)
     value = rules.exchange.value(tensor) if isinstance(tensor.placement, Partial) else rules.read_value(tensor)
     return func(value, *rules.full_tensor(args[1:]), **rules.full_tensor(kwargs))
 
 
 def read_text(rules: Rules, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the ``repr`` of the full tensor, with ``requires_grad`` or the ``grad_fn`` as on one process."""
+    """Return the text of the full tensor, with ``requires_grad`` or the ``grad_fn`` as on one process."""
     text: str = read_number(rules, func, args, kwargs)
     with torch._C.DisableTorchFunctionSubclass():
         node = args[0].grad_fn
         leaf = args[0].requires_grad and node is None
         while node is not None and type(node).__name__ == "AliasBackward0":  # added by `from_local`
             node = node.next_functions[0][0]
-    if text.endswith(")") and (leaf or node is not None):
+    if "tensor(" in text and text.endswith(")") and (leaf or node is not None):
         return f"{text[:-1]}, {'requires_grad=True' if leaf else f'grad_fn=<{type(node).__name__}>'})"
     return text

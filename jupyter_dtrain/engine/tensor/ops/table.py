@@ -93,7 +93,7 @@ output_nr itemsize is_nested is_xpu is_mkldnn"""
 _METHODS = """dim ndimension is_floating_point is_complex is_signed element_size get_device is_inference
 register_post_accumulate_grad_hook
 is_pinned record_stream is_same_size storage_offset data_ptr __hash__ is_conj is_neg has_names _is_view backward_hooks"""
-_NUMBERS = "item tolist __float__ __int__ __bool__ __index__ __complex__ __format__"
+_NUMBERS = "item tolist __float__ __int__ __bool__ __index__ __complex__"
 _READ_METHODS = """numpy __array__ __contains__ __iter__ __reversed__ unique is_nonzero equal allclose nonzero bincount histc
 __reduce_ex__"""
 
@@ -216,7 +216,7 @@ def _table() -> dict[Any, Rule]:
     add(backward, [torch.Tensor.backward])
     add(grad, [torch.autograd.grad])
     add(read_number, _named(_NUMBERS, torch.Tensor))
-    add(read_text, [torch.Tensor.__repr__])
+    add(read_text, [torch.Tensor.__repr__, torch.Tensor.__format__])
     add(read, _named(_READ_METHODS, torch.Tensor, torch))
     add(unscale, [torch._amp_foreach_non_finite_check_and_unscale_])
     add(read, [getattr(torch, name) for name in dir(torch) if name.startswith("_foreach_")])  # mostly called on gradients, not on batches
