@@ -19,7 +19,7 @@ from ...timing import COMMUNICATION, Counted
 from .optimizers import ShardedSteps
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
-from .sharded_rows import give_back, put_together, quiet
+from .sharded_rows import put_together, quiet
 
 
 class FullState:
@@ -119,11 +119,10 @@ class FullState:
                     self._store.remove(shard, None)
                 if self._store.writes.is_consistent():
                     return True
-        for _, _, key, kept, _, old in sharded:
+        for optimizer, shard, key, kept, *_ in sharded:
             kept.pop(key, None)
-            if old is not None:
-                give_back(old)
-                kept[key] = old
+            if (came := self._steps.as_it_came(optimizer, shard, key)) is not None:
+                kept[key] = came
         for shard in shards:
             shard.be_as_it_came()
         return False

@@ -26,7 +26,7 @@ from ..zero1.partition import KINDS, Quiet, Step, has_step_of, is_pytorchs, orig
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .row_steps import KeptState, is_state_of, num_lists, params_alone, rows_in_place
-from .sharded_rows import SharedRows, allocate, give_back, quiet
+from .sharded_rows import Came, SharedRows, allocate, quiet
 from .whole_steps import WholeSteps
 
 _BY_NUMBER = frozenset(kind for kind in KINDS if kind.__name__ not in ("Adafactor", "Muon", "SparseAdam"))
@@ -201,7 +201,7 @@ class ShardedSteps:
                 if is_whole and self._arrived.get(value) is not None:
                     of.old[shard.number, key] = value
                     if value.untyped_storage()._cdata in self._store.homes:
-                        give_back(value)
+                        of.came[shard.number, key] = Came(value)
                 kept[key] = rows
             if new:
                 give_back_heap()  # what the optimizer has made: as much as it keeps
@@ -214,6 +214,14 @@ class ShardedSteps:
             for shard, key, kept in self.entries(optimizer)
             if (rows := of.rows.get((shard.number, key))) is not None and kept[key] is rows.rows
         ]
+
+    def as_it_came(self, optimizer: Optimizer, shard: ParameterShard, key: Any) -> torch.Tensor | None:
+        """Return the notebook's own tensor of a state, with the values that it came with, if there is one."""
+        of = self._kept_of(optimizer)
+        old, came = of.old.get((shard.number, key)), of.came.get((shard.number, key))
+        if old is not None and came is not None:
+            came.restore(old)
+        return old
 
     def make_whole(self, optimizer: Optimizer | None = None) -> None:
         """Gather the full state of an optimizer, or of all of them."""

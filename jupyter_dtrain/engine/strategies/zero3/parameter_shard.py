@@ -13,7 +13,7 @@ from .buffers import BufferPool
 from .gradient_rows import GradientRows
 from .parameter import Zero3Parameter
 from .parameter_writes import ParameterWrites
-from .sharded_rows import SharedRows, give_back, quiet
+from .sharded_rows import Came, SharedRows, give_back, quiet
 
 
 class ParameterShard(GradientRows, ParameterWrites):
@@ -66,8 +66,7 @@ class ParameterShard(GradientRows, ParameterWrites):
         with torch.no_grad(), quiet():
             storage.fill(parameter.detach())
             parameter.data = self.away
-        if home is not None:
-            give_back(home)
+        self._came = None if home is None else Came(home)
         parameter.__class__ = Zero3Parameter
         self.full: torch.Tensor | None = None
         self.uses, self.is_pinned = 0, False
@@ -195,8 +194,8 @@ class ParameterShard(GradientRows, ParameterWrites):
     def be_as_it_came(self) -> None:
         """Become the plain parameter that came from the notebook. One that the cell has made stays empty; reading it is an error."""
         with quiet(), torch.no_grad():
-            if self.home is not None:
-                give_back(self.home)
+            if self.home is not None and self._came is not None:
+                self._came.restore(self.home)
                 self._put(self.home, None)
                 self.parameter.__class__ = nn.Parameter
             else:

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from .parameter_shard import ParameterShard
-from .sharded_rows import SharedRows, quiet
+from .sharded_rows import Came, SharedRows, quiet
 
 
 @dataclass
@@ -27,12 +27,15 @@ class KeptState:
         Where this rank's are.
     old : dict
         The notebook's tensors, for which these stand.
+    came : dict
+        What these held.
     whole : dict
         What was put together when the cell read it: an array that it was read by is gone, or holds it.
     """
 
     rows: dict[tuple[int, Any], SharedRows] = field(default_factory=dict)
     old: dict[tuple[int, Any], torch.Tensor] = field(default_factory=dict)
+    came: dict[tuple[int, Any], Came] = field(default_factory=dict)
     whole: dict[tuple[int, Any], weakref.ref[torch.Tensor]] = field(default_factory=dict)
 
     def put_together(self, number: int, key: object, full: torch.Tensor) -> None:

@@ -172,9 +172,34 @@ def give_back(tensor: torch.Tensor) -> None:
     with quiet():
         address, num_bytes = tensor.untyped_storage().data_ptr(), tensor.untyped_storage().nbytes()
     first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
-    length = (address + num_bytes - first) // mmap.PAGESIZE * mmap.PAGESIZE
+    length = address + num_bytes - first
+    if not _is_mapped(tensor):  # the last page may be used by others
+        length = length // mmap.PAGESIZE * mmap.PAGESIZE
     if length > 0 and hasattr(mmap, "MADV_DONTNEED"):
         _madvise(first, length, mmap.MADV_DONTNEED)
+
+
+class Came:
+    """Values of a tensor from the notebook, whose memory is given back and used for others. Those of a mapped file need no copy."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        with quiet(), torch.no_grad():
+            self._copy = None if _is_mapped(tensor) else tensor.detach().clone()
+        give_back(tensor)
+
+    def restore(self, tensor: torch.Tensor) -> None:
+        """Let `tensor`, the same one, have them again."""
+        give_back(tensor)
+        if self._copy is not None:
+            with quiet(), torch.no_grad():
+                tensor.detach().copy_(self._copy)
+
+
+def _is_mapped(tensor: torch.Tensor) -> bool:
+    """Return whether the memory of a tensor from the notebook is a mapped file of its own."""
+    with quiet():
+        storage = tensor.untyped_storage()
+        return storage.data_ptr() % mmap.PAGESIZE == 0 and not storage.resizable()
 
 
 _madvise = ctypes.CDLL(None).madvise if hasattr(ctypes.CDLL(None), "madvise") else lambda *_: 0
