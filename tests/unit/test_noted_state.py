@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from jupyter_dtrain.engine.cell import run_cell
+from jupyter_dtrain.engine.verify import reachable
 from jupyter_dtrain.engine.verify.noted_state import StateBefore
 
 CELL = """
-import array, contextvars, ctypes, functools, hashlib, io, itertools, mmap, multiprocessing, queue, random
+import array, contextvars, ctypes, functools, hashlib, io, itertools, mmap, multiprocessing, queue, random, sqlite3, types
 from collections import ChainMap, Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass, field
 import numpy as np
@@ -52,9 +53,34 @@ CHANGES = {
     "a view of a tensor": ("self.t = torch.zeros(4); self.half = self.t[:2]", "self.half.fill_(7)", "data.t.tolist()"),
     "a resized tensor": ("self.t = torch.zeros(2)", "self.t.resize_(5).fill_(1)", "data.t.tolist()"),
     "the data of a tensor": ("self.t = nn.Parameter(torch.zeros(2))", "self.t.data = torch.ones(3)", "data.t.tolist()"),
+    "a sparse tensor": ("self.t = torch.eye(3).to_sparse()", "self.t.mul_(2)", "data.t.to_dense().tolist()"),
+    "a sparse tensor with more entries": ("self.t = torch.eye(3).to_sparse()", "self.t.add_(torch.ones(3, 3).to_sparse())", "str(data.t)"),
+    "a sparse tensor that has no entries any more": ("self.t = torch.eye(3).to_sparse()", "self.t.zero_()", "str(data.t)"),
+    "the values of a sparse tensor": ("self.t = torch.eye(3).to_sparse()", "self.t._values().mul_(2)", "data.t.to_dense().tolist()"),
+    "compressed rows": ("self.t = torch.eye(3).to_sparse_csr()", "self.t.mul_(2)", "data.t.to_dense().tolist()"),
+    "the values of compressed rows": ("self.t = torch.eye(3).to_sparse_csr()", "self.t.values().mul_(2)", "data.t.to_dense().tolist()"),
+    "statistics of a layer": (
+        "self.l = nn.BatchNorm1d(2)",
+        "self.l(torch.randn(4, 2))",
+        "{name: t.tolist() for name, t in data.l.state_dict().items()}",
+    ),
+    "statistics": (
+        "self.m, self.v = torch.zeros(2), torch.ones(2)",
+        "nn.functional.batch_norm(torch.randn(4, 2), self.m, self.v, training=True)",
+        "data.m, data.v",
+    ),
+    "a scripted layer": (
+        "self.l = torch.jit.script(nn.BatchNorm1d(2))",
+        "self.l(torch.randn(4, 2))",
+        "{name: t.tolist() for name, t in data.l.state_dict().items()}",
+    ),
+    "scaled rows": ("self.t = torch.ones(3, 4)", "nn.functional.embedding(torch.tensor([1]), self.t, max_norm=1.0)", "str(data.t)"),
     "a gradient": ("self.t = nn.Parameter(torch.zeros(2))", "self.t.grad = torch.ones(2)", "data.t.grad"),
     "a frozen tensor": ("self.t = nn.Parameter(torch.zeros(2))", "self.t.requires_grad_(False)", "data.t.requires_grad"),
     "an array": ("self.a = np.zeros(3)", "self.a[1] = 2", "data.a.tolist()"),
+    "a resized array": ("self.a = np.zeros(3)", "self.a.resize(5, refcheck=False)", "data.a.tolist()"),
+    "a smaller array": ("self.a = np.arange(3.0)", "self.a.resize(2, refcheck=False)", "data.a.tolist()"),
+    "the shape of an array": ("self.a = np.zeros(4)", "self.a.shape = 2, 2", "data.a.tolist()"),
     "an array of objects": ("self.a = np.array([None, []], object)", "self.a[0] = i", "data.a.tolist()"),
     "an object in an array": ("self.a = np.array([[1], [2]] + [None], object)", "self.a[0].append(i)", "data.a.tolist()"),
     "an object": ("self.m = Meter()", "self.m.n += 1; self.m.parts.append(i)", "(data.m.n, data.m.parts)"),
@@ -75,6 +101,12 @@ CHANGES = {
     "a global that is made": ("pass", "global made; made = i", "'made' in globals()"),
     "a global that is deleted": ("pass", "global total; del total", "total"),
     "what a global holds": ("pass", "notes.append(i)", "notes"),
+    "an empty closure": ("self.late = late()", "self.late(i)", "data.late.__closure__[0] == types.CellType()"),
+    "a closure that is emptied": ("self.count = counter()", "self.count.empty()", "data.count.__closure__[0] == types.CellType()"),
+    "a module of the user": ("pass", "used()", "module.n"),
+    "beside a file that is closed": ("self.f, self.n = open(__import__('torch').__file__), 0; self.f.close()", "self.n += 1", "data.n"),
+    "beside a scripted function": ("self.f, self.n = torch.jit.script(twice), 0", "self.n += 1", "data.n"),
+    "beside a sparse tensor": ("self.f, self.n = torch.eye(2).to_sparse_csc(), 0", "self.n += 1", "data.n"),
     "a file that is read": ("self.f = open(__import__('torch').__file__)", "self.f.readline()", "data.f.tell()"),
     "random numbers": ("self.r = random.Random(1)", "random.random(), self.r.random()", "(random.getstate(), data.r.getstate())"),
     "random numbers of NumPy": ("self.r = np.random.default_rng(1)", "self.r.random()", "str(data.r.bit_generator.state)"),
@@ -96,8 +128,24 @@ def counter():
     def count():
         nonlocal n
         n += 1
+    def empty():
+        nonlocal n
+        del n
+    count.empty = empty
     return count
+def late():
+    def set(i):
+        nonlocal last
+        last = i
+    return set
+    last = None
 def store(all, i): all.append(i)
+def twice(x): return 2 * x
+class Silent(io.RawIOBase):
+    def seekable(self): raise OSError("it does not say")
+module = types.ModuleType("counting")
+module.n = 0
+def used(): module.n += 1
 notes, total = [], 0
 """
 OBSTACLES = {
@@ -110,6 +158,13 @@ OBSTACLES = {
     "a digest": ("self.h = hashlib.sha256()", "self.h.update(b'a')", "HASH"),
     "a context variable": ("self.v = contextvars.ContextVar('v', default=0)", "self.v.set(i)", "ContextVar"),
     "an array of ctypes": ("self.a = (ctypes.c_int * 3)()", "self.a[0] += 1", "c_int_Array_3"),
+    "a nested tensor": ("self.t = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])", "self.t.mul_(2)", "a nested tensor"),
+    "a jagged tensor": (
+        *("self.t = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)", "self.t.mul_(2)", "a nested tensor"),
+    ),
+    "a module that writes elsewhere": ("self.db = sqlite3", "self.db.connect(':memory:')", "sqlite3"),
+    "a function that displays": ("pass", "display(i)", "`display` in `__getitem__`"),
+    "a file of another kind": ("self.f = Silent()", "self.f.read()", "an open file"),
     "mapped memory": ("self.m = mmap.mmap(-1, 8)", "self.m[0] = 1", "mmap"),
 }
 
@@ -143,3 +198,9 @@ def test_nothing_is_tried_where_a_change_could_not_be_undone(name):
     held, done, named = OBSTACLES[name]
     _, before = noted(held, done)
     assert named in before.reachable.obstacle
+
+
+def test_nothing_is_tried_where_too_much_could_change(monkeypatch):
+    monkeypatch.setattr(reachable, "MOST", 1000)
+    assert noted("self.all = [[] for _ in range(500)]", "pass")[1].reachable.obstacle == ""
+    assert noted("self.all = [[] for _ in range(1500)]", "pass")[1].reachable.obstacle == "too many objects"

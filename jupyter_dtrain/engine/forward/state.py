@@ -125,8 +125,8 @@ class State:
                     else:
                         tensor.data = copy
         for array, numbers in self._arrays:
-            if numbers is not None and not same_arrays(array, numbers):
-                array[...] = numbers
+            if numbers is not None:
+                restore_array(array, numbers)
         for other, items in self._others:
             if not _are_same_items(items_of(other), items):
                 restore(other, Contents(items))
@@ -188,7 +188,7 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor | None:
-    if tensor.layout != torch.strided or tensor.is_meta or tensor.nbytes > LARGE:
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_meta or tensor.nbytes > LARGE:
         return None
     return tensor.detach().clone()
 
@@ -229,3 +229,12 @@ def is_value(now: Any, before: Any) -> bool:
     if isinstance(now, PLAIN):
         return bool(now == before)
     return isinstance(now, tuple) and len(now) == len(before) and all(map(is_value, now, before))
+
+
+def restore_array(array: np.ndarray[Any, Any], numbers: np.ndarray[Any, Any]) -> None:
+    """Give an array the values of its copy, and its shape."""
+    if same_arrays(array, numbers):
+        return
+    if array.shape != numbers.shape:
+        array.resize(numbers.shape, refcheck=False)
+    array[...] = numbers

@@ -1,6 +1,6 @@
 """Records the state that a call can change, to undo its changes and to tell what they were.
 
-Tensors are copied only when something writes into them (:class:`CopyOnWrite`), which is rare.
+Tensors are copied only when something writes into them (`copy_on_write.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..forward.state import restore_array, same_arrays
 from ..rng.streams import OtherStreams, TorchState
 from .contents import copy_of, is_same, refill
+from .copy_on_write import CopyOnWrite, storages_of
 from .frozen import ABSENT, Freezer, Frozen
 from .reachable import Reachable
 
@@ -26,50 +27,6 @@ LARGEST = 1 << 25
 
 Changes = dict[tuple[int, str], tuple[str, Frozen]]
 """The changes of a call: by holder and key, the name for the user and the present value."""
-
-
-class CopyOnWrite(TorchDispatchMode):
-    """Copies the memory of tensors before something writes into it.
-
-    Parameters
-    ----------
-    tensors : iterable of torch.Tensor
-    """
-
-    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._known = {address for tensor in tensors if (address := _address_of_storage(tensor))}
-        self._copies: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
-
-    def __torch_dispatch__(self, func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
-        """Run `func`, after copying what it writes into."""
-        kwargs = kwargs or {}
-        if func._schema.is_mutable:
-            for number, argument in enumerate(func._schema.arguments):
-                if argument.alias_info is not None and argument.alias_info.is_write:
-                    value = args[number] if number < len(args) else kwargs.get(argument.name)
-                    for tensor in value if isinstance(value, list | tuple) else (value,):
-                        if isinstance(tensor, torch.Tensor):
-                            self.copy(tensor)
-        return func(*args, **kwargs)
-
-    def copy(self, tensor: torch.Tensor) -> None:
-        """Copy the memory of `tensor`, unless it was copied before."""
-        address = _address_of_storage(tensor)
-        if address in self._known and address not in self._copies:
-            storage = tensor.untyped_storage()
-            self._copies[address] = storage, storage.clone()
-
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Return whether the memory of `tensor` was copied."""
-        return _address_of_storage(tensor) in self._copies
-
-    def restore(self) -> None:
-        """Restore the copies."""
-        for storage, copy in self._copies.values():
-            if storage.nbytes() != copy.nbytes():  # those of observers are empty until they are called
-                storage.resize_(copy.nbytes())
-            storage.copy_(copy)
 
 
 class _TensorBefore:
@@ -82,7 +39,7 @@ class _TensorBefore:
         self.requires_grad, self.grad = tensor.requires_grad, tensor.grad if tensor.is_leaf else None
 
     def was_moved(self) -> bool:
-        return self.tensor.shape != self.alias.shape or _address(self.tensor) != _address(self.alias)
+        return _place(self.tensor) != _place(self.alias)
 
     def was_written(self) -> bool:
         return self.was_moved() or _version(self.tensor) != self.version
@@ -159,7 +116,7 @@ class StateBefore:
                     found[number, ""] = before.where, freezer.frozen(before.tensor)
             first += len(self._tensors)
             for number, ((where, array), (_, array_before)) in enumerate(zip(self.reachable.arrays, self._arrays, strict=True), first):
-                if array_before is not None and not _same_arrays(array, array_before):
+                if array_before is not None and not same_arrays(array, array_before):
                     found[number, ""] = where, freezer.frozen(array)
         return found
 
@@ -197,8 +154,8 @@ class StateBefore:
             for before in self._tensors:
                 before.restore()
             for array, array_before in self._arrays:
-                if array_before is not None and not _same_arrays(array, array_before):
-                    array[...] = array_before
+                if array_before is not None:
+                    restore_array(array, array_before)
             for array in self._frozen_arrays:
                 with suppress(ValueError):
                     array.flags.writeable = True
@@ -220,23 +177,9 @@ def _version(tensor: torch.Tensor) -> int | None:
     return None if tensor.is_inference() else tensor._version
 
 
-def _address(tensor: torch.Tensor) -> int:
+def _place(tensor: torch.Tensor) -> tuple[torch.Size, list[int]]:
+    """Return the shape of a tensor and the addresses of its memory."""
     try:
-        return tensor.data_ptr()
+        return tensor.shape, [tensor.data_ptr()]
     except RuntimeError:  # a sparse one
-        return 0
-
-
-def _address_of_storage(tensor: torch.Tensor) -> int:
-    try:
-        return tensor.untyped_storage().data_ptr()
-    except (RuntimeError, NotImplementedError):
-        return 0
-
-
-def _same_arrays(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> bool:
-    if left.shape != right.shape:
-        return False
-    if left.dtype == object:
-        return all(a is b for a, b in zip(left.reshape(-1), right.reshape(-1), strict=True))
-    return left.tobytes() == right.tobytes()
+        return tensor.shape, [*storages_of(tensor)]

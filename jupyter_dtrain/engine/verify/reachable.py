@@ -48,7 +48,7 @@ WIDEST = 20_000
 """Most entries of a container that are visited; of a larger one only their identity is recorded."""
 
 _IMMUTABLE: tuple[type, ...] = (
-    *(int, float, complex, str, bytes, type(None), type(...), range, slice, Enum, PurePath, CodeType),
+    *(int, float, complex, str, bytes, type(None), type(...), range, slice, Enum, PurePath, CodeType, torch.jit.ScriptFunction),
     *(MethodDescriptorType, WrapperDescriptorType, torch.dtype, torch.device, torch.Size, torch.layout, np.generic, np.dtype),
     *(logging.Logger, DataLoader, weakref.ref, type(threading.Lock()), type(threading.RLock()), torch.cuda.Stream),
 )
@@ -123,6 +123,8 @@ class Reachable:
 
     def _look(self, where: str, value: Any) -> None:
         match value:
+            case torch.Tensor() if value.is_nested:  # writes into its samples are not seen
+                self.obstacle = f"{where} (a nested tensor)"
             case torch.Tensor():
                 self.tensors.append((where, value))
             case np.ndarray():
@@ -154,8 +156,6 @@ class Reachable:
                     self.obstacle = f"`{value.__name__}`"
             case torch.jit.ScriptModule():  # its attributes are not Python's
                 self._push((where, tensor) for tensor in (*value.parameters(), *value.buffers()))
-            case torch.jit.ScriptFunction():
-                pass
             case io.IOBase():
                 self._look_at_file(where, value)
             case _:
