@@ -72,6 +72,25 @@ class First(nn.Linear):
 loader = DataLoader(TensorDataset(X, Y), batch_size=4, shuffle=True, collate_fn=padded)
 model = First(4, 1)
 """
+BESIDE_RESULTS = """
+class Beside(nn.Linear):
+    def forward(self, x, times, *, shift):
+        out = super().forward(x)
+        return out * times + shift, out.detach(), (out > 0).sum(1), out[:, :0], torch.ones(2).to_sparse(), "name"
+block, head = Beside(4, 1), nn.Identity()
+"""
+ROWS = """
+class Rows(nn.Linear):
+    def forward(self, x):
+        x = super().forward(x)
+        {done}
+rows = Rows(4, 1)
+class Model:
+    parameters = rows.parameters
+    def __call__(self, x): return rows(x)[0]
+model = Model()
+{made}
+"""
 MADE = "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
 LOOP = """
 for epoch in range(2):
@@ -108,6 +127,7 @@ def follow(self, turn, of_ranks, follow=_schedule.Schedule.follow):
     follow(self, turn, of_ranks)
 _schedule.Schedule.follow = follow
 """
+BUFFERS = "[*model.buffers()] if isinstance(model, nn.Module) else []"
 COMPARE = "[seen, [p.detach() for p in model.parameters()], {kept}]"
 
 FOUND = {
@@ -119,12 +139,30 @@ FOUND = {
         *("model.e.tolist()", "`Net` ", "what it returns"),
     ),
     "gradients alone": (MODEL, "self.k = 0", "out = Scaled.apply(out)", "0", "`Net` ", "its gradients"),
+    "a list": (MODEL, "self.means = []", "self.means.append(out.mean().item())", "model.means", "`Net` ", "`Net.means`"),
+    "how many results there are": (ROWS, "", "return [x] * len(x)", "0", "`Rows` ", "what it returns"),
     "a counter of samples": (DATA, "", "self.n += 1; return X[i], Y[i]", "loader.dataset.n", "`Data` ", "`Data.n`"),
     "samples that depend on the one before": (
         *(DATA, "", "x = X[i] if self.before is None else X[i] + 0.3 * self.before; self.before = X[i]; return x, Y[i]"),
         *("0", "`Data` ", "`Data.before`"),
     ),
     "a global": (DATA, "total = 0", "global total; total += 1; return X[i], Y[i]", "total", "`Data` ", "`total`"),
+    "samples that depend on the one before, in a worker": (
+        *(DATA.replace("shuffle=True", "shuffle=True, num_workers=1, multiprocessing_context='fork'"), ""),
+        *("x = X[i] if self.before is None else X[i] + 0.3 * self.before; self.before = X[i]; return x, Y[i]", "0"),
+        *("`Data` ", "samples that come later"),
+    ),
+    "a dict that loses entries": (
+        *(DATA, "left = dict.fromkeys(range(26))", "left.pop(i, None); return X[i], Y[i]", "[*left]", "`Data` ", "`left`"),
+    ),
+    "a cache of a method": (
+        *(DATA.replace("def __getitem__", "@functools.lru_cache(None)\n    def load(self, i): return X[i], Y[i]\n    def __getitem__"), ""),
+        *("return self.load(i)", "Data.load.cache_info().currsize", "`Data` ", "a cache"),
+    ),
+    "a cache in a table": (
+        *(DATA, "loads = dict(one=functools.lru_cache(None)(lambda i: (X[i], Y[i])))", "return loads['one'](i)"),
+        *("loads['one'].cache_info().currsize", "`Data` ", "a cache"),
+    ),
     "a cache of a function": (
         *(DATA, "load = functools.lru_cache(None)(lambda i: (X[i], Y[i]))", "return load(i)"),
         *("load.cache_info().currsize", "`Data` ", "a cache"),
@@ -137,6 +175,33 @@ RIGHT = {
     "a cell over the steps of a sequence": CALLABLE.format(
         made="block, head = nn.RNNCell(2, 5), nn.Linear(5, 1)",
         done="h = torch.zeros(len(x), 5); h = block(x[:, :2], h); h = block(x[:, 2:], h); return head(h)",
+    ),
+    "a layer that computes a part of itself again in the backward pass": CALLABLE.format(
+        made="class Again(nn.Sequential):\n    def forward(self, x): return checkpoint(self[1], self[0](x), use_reentrant=True)\n"
+        "block, head = Again(nn.Linear(4, 6), nn.Tanh()), nn.Linear(6, 1)",
+        done="return head(block(x))",
+    ),
+    "statistics that it keeps itself": MODEL.format(
+        made="self.register_buffer('m', torch.zeros(4)); self.register_buffer('v', torch.ones(4))",
+        done="out = self.l(F.batch_norm(x, self.m, self.v, training=True))",
+    ),
+    "objects of every kind": MODEL.format(
+        made="self.m, self.g, self.k = Meter(), np.float32(0), 0",
+        done="self.k += 1; self.g = np.float32(self.k); self.m = Meter(); self.m.n = self.k; self.a = np.array([None, 'a']); "
+        "self.last = dict(n=len(x), s={self.k}, b=bytearray(self.k)), {torch.relu: [np.int64(self.k), max, self.l, [[[[[[[[0]]]]]]]]]}",
+    ),
+    "a layer that is told more than the batch, and returns more": CALLABLE.format(
+        made=BESIDE_RESULTS,
+        done="out, *_ = block(x, 2, shift=0.5); return out",
+    ),
+    "a part that does not learn": CALLABLE.format(
+        made="block, head = nn.Linear(4, 6), nn.Linear(6, 1)",
+        done="\n        with torch.no_grad(): h = block(x)\n        return head(h)",
+    ),
+    "a loss that it returns": CALLABLE.format(
+        made="class Loss(nn.Linear):\n    def forward(self, x): return super().forward(x).square().mean()\n"
+        "block, head = Loss(4, 1), nn.Linear(4, 1)",
+        done="return head(x) + block(x)",
     ),
     "a block that is computed again": CALLABLE.format(
         made="block, head = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Tanh()), nn.Linear(6, 1)",
@@ -174,19 +239,76 @@ def test_a_difference_is_found_named_and_mended_before_it_is_used(ranks, unmende
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_is_left_alone_to_the_last_bit(ranks, name):
-    setup, compare = SETUP + RIGHT[name] + "\n" + MADE, COMPARE.format(kept="0")
+    setup, compare = SETUP + RIGHT[name] + "\n" + MADE, COMPARE.format(kept=BUFFERS)
     options = {"global_draws": True, "global_batchnorm": True}
     without, *_ = ranks.call(2, run_notebook, setup, LOOP, compare, options)
     checked, *_ = ranks.call(2, run_notebook, setup, LOOP, compare, options | {"verify": "always"})
     assert checked["notes"] == without["notes"]
     assert checked["compared"][0] == without["compared"][0]
-    assert all((left == right).all() for left, right in zip(checked["compared"][1], without["compared"][1], strict=True))
+    for number in (1, -1):
+        assert all((left == right).all() for left, right in zip(checked["compared"][number], without["compared"][number], strict=True))
     assert checked["random"][1:] == without["random"][1:]
+
+
+NOT_COMPARED = {
+    "dropout": "model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))",
+    "noise": MODEL.format(made="", done="out = out + torch.randn_like(out)"),
+    "rows of other lengths": MODEL.format(made="self.t = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])", done=""),
+    "a model that writes a file": MODEL.format(made="", done="with open('/dev/null', 'w') as file: file.write('a')"),
+    "data that write a file": DATA.format(made="", done="open('/dev/null', 'w').close(); return X[i], Y[i]"),
+    "statistics": "model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 1))",
+}
+
+
+@pytest.mark.parametrize("name", NOT_COMPARED)
+def test_what_cannot_be_compared_is_left_alone(ranks, name):
+    setup, compare = COUNTED + SETUP + NOT_COMPARED[name] + "\n" + MADE, COMPARE.format(kept=f"_schedule.made, {BUFFERS}")
+    without, *_ = ranks.call(2, run_notebook, setup, LOOP, compare, {"verify": "off"})
+    checked, *_ = ranks.call(2, run_notebook, setup, LOOP, compare, {"verify": "always"})
+    assert checked["notes"] == without["notes"]
+    assert checked["compared"][0] == without["compared"][0]
+    for number in (1, -1):
+        assert all((left == right).all() for left, right in zip(checked["compared"][number], without["compared"][number], strict=True))
+
+
+FAILING = """
+try:
+    model(x)
+except {error} as error:
+    seen.append(str(error))
+else:
+    seen.append("fine")
+"""
+ERRORS = {  # what the model does at one of the batches, and what is said of it
+    "an error of a sample": ("if bool((x == X[9]).all(1).any()): raise ValueError(f'{len(x)} samples')", "ValueError", None),
+    "an error of a larger batch": (
+        "if len(x) > 5: raise MemoryError",
+        "ZeroDivisionError",
+        "The whole batch of `Net` does not fit one engine",
+    ),
+    "an error of one call": ("self.k += 1\n        if self.k == 3: raise KeyError(self.k)", "KeyError", None),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_checked_call_fails_as_on_one_process(ranks, name):
+    done, error, said = ERRORS[name]
+    setup = SETUP + MODEL.format(made="self.k = 0", done=done) + MADE
+    cell = "for x, y in loader:" + FAILING.format(error=error).replace("\n", "\n    ")
+    options = {"global_draws": True, "global_batchnorm": True, "verify": "always"}
+    first, *_ = ranks.call(2, run_notebook, setup, cell, "seen, model.k", options)
+    if said is None:
+        (plain,) = ranks.call(1, run_plain, setup, cell, "seen, model.k")
+        assert first["compared"] == plain["compared"]
+        assert len(set(plain["compared"][0])) == 2
+    else:
+        assert first["compared"][0] == ["fine"] * 4
+    assert [note[: len(said)] for note in first["notes"] if said and "whole batch" in note] == ([said] if said else [])
 
 
 @pytest.mark.parametrize("name", RIGHT)
 def test_a_check_that_is_put_off_changes_no_bit_either(ranks, name):
-    setup, compare = SETUP + RIGHT[name] + "\n" + MADE, COMPARE.format(kept="(_schedule.made, )")
+    setup, compare = SETUP + RIGHT[name] + "\n" + MADE, COMPARE.format(kept=f"(_schedule.made, ), {BUFFERS}")
     options = {"global_draws": True, "global_batchnorm": True}
     with Ranks(most=2) as own:
         without, *_ = own.call(2, run_notebook, EARLY + COUNTED + setup, LOOP, compare, options | {"verify": "off"})
@@ -195,7 +317,8 @@ def test_a_check_that_is_put_off_changes_no_bit_either(ranks, name):
     assert checked["compared"][2] > (0,)
     assert checked["notes"] == without["notes"]
     assert checked["compared"][0] == without["compared"][0]
-    assert all((left == right).all() for left, right in zip(checked["compared"][1], without["compared"][1], strict=True))
+    for number in (1, -1):
+        assert all((left == right).all() for left, right in zip(checked["compared"][number], without["compared"][number], strict=True))
     assert checked["random"][1:] == without["random"][1:]
 
 

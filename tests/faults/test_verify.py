@@ -42,8 +42,10 @@ schedule.PART = 1.0
 STATE = "([p.detach() for p in model.parameters()], losses, model.calls)"
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(("options", "before"), [("--verify first", ""), ("", AT_ONCE)], ids=["first", "by itself"])
+BY_ITSELF = pytest.param("", AT_ONCE, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("options", "before"), [("--verify first", ""), BY_ITSELF], ids=["first", "by itself"])
 def test_a_run_goes_back_where_a_model_is_found_to_differ_later(two, options, before):
     notebook = two.notebook
     notebook.run(SETUP + "make_late()")
