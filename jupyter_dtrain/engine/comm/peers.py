@@ -162,7 +162,10 @@ class Peers:
                 raise self._lost(rank) from error
         found: dict[int, int] = {}
         for rank, connection in self._sockets.items():
-            _, files, _, _ = socket.recv_fds(connection, HELLO.size, 1)
+            try:
+                _, files, _, _ = socket.recv_fds(connection, HELLO.size, 1)
+            except OSError as error:
+                raise self._lost(rank) from error
             if not files:
                 raise self._lost(rank)
             found[rank] = files[0]
