@@ -21,6 +21,9 @@ from tests.engine.test_shared_memory import (  # noqa: F401  # the same tests, o
     test_after_an_interrupt_no_exchange_takes_the_place_of_another,
     test_nothing_is_written_over_before_the_others_have_read_it,
     test_parts_of_different_sizes_are_there_for_all_who_want_them,
+    test_tensors_of_every_kind_are_sent_and_come_as_they_are,
+    test_who_is_in_an_exchange_hears_of_an_error_and_goes_on_with_the_others,
+    test_who_waits_for_messages_of_a_rank_that_is_elsewhere_is_told,
 )
 
 

@@ -15,7 +15,9 @@ import torch
 import torch.distributed as dist
 
 from jupyter_dtrain.engine.comm import collectives
-from jupyter_dtrain.engine.comm.process_group import shared_memory
+from jupyter_dtrain.engine.comm.failures import FailedElsewhere, error_of, to_bytes
+from jupyter_dtrain.engine.comm.mailbox import KEPT, RING
+from jupyter_dtrain.engine.comm.process_group import mailbox, shared_memory
 from jupyter_dtrain.engine.comm.shared_memory import SLOT, TOGETHER
 
 from .ranks import RankError, Run
@@ -232,6 +234,112 @@ def different(run: Run) -> None:
 def test_ranks_that_exchange_something_else_are_told(ranks):
     with pytest.raises(RankError, match="The ranks are at different lines of the cell"):
         ranks.call(2, different)
+
+
+def rows_to(run: Run, sizes: tuple[int, int]) -> torch.Tensor:
+    """Return the rank's part of a sum of as many numbers as it has for each rank."""
+    memory, out = shared_memory(), torch.zeros(sizes[run.rank])
+    assert memory is not None
+    memory.reduce_scatter([torch.arange(float(sizes[run.rank])) + run.rank for _ in range(run.world_size)], out, factor=1.0)
+    return out
+
+
+def test_ranks_that_add_up_parts_of_other_sizes_are_told(ranks):
+    assert [found.tolist() for found in ranks.call(2, rows_to, (3, 3))] == [[1.0, 3.0, 5.0]] * 2
+    with pytest.raises(RankError, match="The ranks are at different lines of the cell"):
+        ranks.call(2, rows_to, (3, 4))
+
+
+def failing_meanwhile(run: Run) -> tuple[list[str], list[float]]:
+    """Fail on rank 1 while rank 0 is in an exchange; return of each what rank 0 hears, and a sum after it."""
+    memory = shared_memory()
+    assert memory is not None
+    numbers, failures = torch.ones(2), []
+    exchanges = [
+        lambda: memory.all_reduce(numbers),
+        lambda: memory.reduce_scatter([numbers, numbers], torch.zeros(2), factor=1.0),
+        lambda: memory.exchange([[torch.ones(2, dtype=torch.uint8)], [torch.ones(2, dtype=torch.uint8)]]),
+        lambda: memory.barrier(1),
+    ]
+    for number, exchange in enumerate(exchanges):
+        if run.rank == 1:
+            failures.append(memory.agree(to_bytes(ValueError(number))))
+            continue
+        with pytest.raises(FailedElsewhere) as caught:
+            exchange()
+        failures.append(caught.value.failures)
+    memory.all_reduce(numbers)
+    return [repr(error_of(failure, 1)) for _, failure in failures if failure is not None], numbers.tolist()
+
+
+def test_who_is_in_an_exchange_hears_of_an_error_and_goes_on_with_the_others(ranks):
+    errors = [f"ValueError({number})" for number in range(4)]
+    assert ranks.call(2, failing_meanwhile) == [(errors, [2.0, 2.0])] * 2
+
+
+def mailed(run: Run) -> list[bool]:
+    """Send tensors of every kind to the other rank and back; return of each whether it came as it was."""
+    memory = shared_memory()
+    assert memory is not None
+    box, other = mailbox(memory, (0, 1)), 1 - run.rank
+    table = torch.arange(24.0).reshape(4, 6)
+    kinds = [table, table.T, table[:, ::2], table[1:3, 2], table[:1].expand(3, 6), table.bfloat16(), table[:0], torch.tensor(3)]
+    kinds += [torch.complex(table, -table).conj(), torch.complex(table, -table).conj().imag, table > 3]
+    large = torch.full((KEPT // 8 + 1,), 0.5, dtype=torch.float64)
+    found: list[bool] = []
+
+    def take_in() -> None:
+        for sender, message, tensors in box.received():
+            expected = [large] if message == "large" else kinds
+            found.extend(torch.equal(*pair) and pair[0].dtype == pair[1].dtype for pair in zip(tensors, expected, strict=True))
+            found.append(sender == other and message in ("large", {"number": other}))
+
+    wanted = 0
+    for message, tensors in (({"number": run.rank}, kinds), ("large", [large])) * 2:
+        box.send(other, message, tensors)
+        wanted += len(tensors) + 1
+        box.wait(take_in, lambda wanted=wanted: len(found) == wanted)  # type: ignore[misc]
+        memory.barrier(1)
+    return found
+
+
+def test_tensors_of_every_kind_are_sent_and_come_as_they_are(ranks):
+    for found in ranks.call(2, mailed):
+        assert found == [True] * 2 * (11 + 1 + 2)
+
+
+def unread(run: Run) -> int:
+    """Send messages to a rank that reads none; return how many there are."""
+    memory = shared_memory()
+    assert memory is not None
+    box = mailbox(memory, (0, 1))
+    if run.rank == 0:
+        for _ in range(RING):
+            box.send(1, "a message")
+        with pytest.raises(RuntimeError, match="Rank 1 does not read what is sent to it"):
+            box.send(1, "one too many")
+    memory.barrier(1)
+    return sum(1 for _ in box.received())
+
+
+def test_who_reads_no_messages_is_sent_no_more(ranks):
+    assert ranks.call(2, unread) == [0, RING]
+
+
+def unanswered(run: Run) -> None:
+    memory = shared_memory()
+    assert memory is not None
+    box = mailbox(memory, (0, 1))
+    if run.rank == 0:
+        with mock.patch.multiple("jupyter_dtrain.engine.comm.mailbox", LOOK=10, PATIENCE=2):
+            box.wait(lambda: None, lambda: False)
+    memory.barrier(1)
+
+
+def test_who_waits_for_messages_of_a_rank_that_is_elsewhere_is_told(ranks):
+    with pytest.raises(RankError) as caught:
+        ranks.call(2, unanswered)
+    assert str(caught.value).count("RuntimeError: The ranks are at different lines of the cell") == 2
 
 
 def fork_and_leave(run: Run) -> list[float]:
