@@ -117,6 +117,7 @@ db = sqlite3.connect("log.db")
 for e in range(3):
     db.execute("insert into t values (?, ?)", (e, 0.5)); db.commit()
 found = db.execute("select * from t").fetchall(); db.close()
+with sqlite3.connect(":memory:") as db: db.execute("create table t(e)"); found += db.execute("select * from t").fetchall()
 """,
     "an array in a file": """
 m = np.memmap("m.dat", dtype="f8", mode="w+", shape=(4,)); m[:] = np.arange(4); m[1] += 5; m.flush()
@@ -148,10 +149,67 @@ os.symlink("best.txt", "latest"); found = [open("latest").read(), os.path.islink
 os.link("before.txt", "hard"); found.append(open("hard").read())
 os.remove("latest"); os.symlink("before.txt", "latest"); found.append(open("latest").read())
 """,
+    "links over what is there": """
+pathlib.Path("own.txt").write_text("own")
+found = []
+for make in (os.symlink, os.link):
+    for name in ("before.txt", "own.txt", "old"):
+        try:
+            make("before.txt", name)
+        except FileExistsError as error:
+            found.append((error.errno, error.filename, error.filename2))
+with tempfile.TemporaryDirectory() as folder:
+    os.symlink(os.path.abspath("before.txt"), folder + "/link")
+    found.append((open(folder + "/link").read(), os.path.islink(folder + "/link")))
+""",
+    "folders in place of files": """
+found = []
+for mode in ("a", "r+", "w", "x", "r"):
+    try:
+        open("old", mode).close()
+    except OSError as error:
+        found.append((mode, type(error).__name__, error.filename))
+for flags in (os.O_WRONLY, os.O_RDWR | os.O_CREAT):
+    try:
+        os.open("old", flags)
+    except OSError as error:
+        found.append((type(error).__name__, error.filename))
+""",
+    "files that must be new": """
+found = []
+with open("own.txt", "x") as file: file.write("new")
+for make in (lambda name: open(name, "x"), pathlib.Path, lambda name: os.open(name, os.O_CREAT | os.O_EXCL | os.O_RDWR)):
+    for name in ("before.txt", "own.txt", "old", "gone.txt"):
+        try:
+            made = make(name) if make is not pathlib.Path else make(name).touch(exist_ok=False)
+            os.close(made) if isinstance(made, int) else made.close()
+        except FileExistsError as error:
+            found.append((name, error.errno, str(error.filename)))
+    os.remove("gone.txt")
+    with open("gone.txt", "x") as file: file.write("again")
+    found.append(open("gone.txt").read())
+""",
+    "removed files": """
+os.remove("gone.txt")
+found = []
+for look in (open, pathlib.Path.read_text, lambda name: os.open(name, os.O_RDONLY), lambda name: os.open(name, os.O_WRONLY), os.stat):
+    try:
+        look(pathlib.Path("gone.txt"))
+    except FileNotFoundError as error:
+        found.append((error.errno, str(error.filename)))
+""",
+    "what is in a folder": """
+os.symlink("before.txt", "latest")
+os.makedirs("new/deep")
+with os.scandir(".") as entries:
+    found = sorted((e.name, e.path, os.fspath(e), repr(e), e.is_file(), e.is_dir(), e.is_symlink()) for e in entries)
+before, = [e for e in os.scandir(".") if e.name == "before.txt"]
+found += before.is_file(follow_symlinks=False), before.stat().st_size, before.inode() == before.stat().st_ino
+""",
     "descriptors": """
 fd = os.open("low.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND); os.write(fd, b"x"); os.close(fd)
 fd = os.open("low.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND); os.write(fd, b"y"); os.close(fd)
-found = open("low.txt").read()
+fd = os.open("low.txt", os.O_RDONLY); found = open("low.txt").read(), os.read(fd, 9); os.close(fd)
 """,
     "a file that replaces another at once": """
 for e in range(3):
@@ -275,6 +333,7 @@ def test_files_are_written_once(name, ranks, tmp_path):
     ranks.call(1, run_plain, SETUP.format(folder=str(shared)), "", "0")
     for path in shared.rglob("*"):
         os.utime(path, (1e9, 1e9))  # which are from before the cell, by more than the clocks of files lag behind
+    time.sleep(0.03)  # and have changed for the last time
     setup = SETUP.partition("os.makedirs")[0].format(folder=str(shared))
     for rank in ranks.call(3, run_notebook, setup, CELLS[name], "found"):
         assert rank["compared"] == expected["compared"]

@@ -42,12 +42,14 @@ def _opened(files: OwnFiles, original: Callable[..., int]) -> Callable[..., int]
     @wraps(original)
     def opened(path: Any, flags: int, *args: Any, **kwargs: Any) -> int:
         asked = asked_path(path)
-        if asked is not None and flags & WRITES and files.is_here(asked):
+        if files.is_gone(asked) and not flags & os.O_CREAT:
+            raise _missing(path)
+        if asked is not None and flags & WRITES and files.can_write(asked, makes=bool(flags & os.O_CREAT)):
+            if flags & os.O_CREAT and flags & os.O_EXCL and files.is_there(asked):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
             path = files.instead(asked, keep=not flags & os.O_TRUNC, there=not flags & os.O_CREAT)
         elif asked in files.own:
             path = files.own[asked]
-        elif files.is_gone(asked):
-            raise _missing(path)
         return original(path, flags, *args, **kwargs)
 
     return opened

@@ -101,6 +101,12 @@ class OwnFiles:
         """Return whether writes to `path` are followed: in the notebook's folder, or where the cell has written before."""
         return path is not None and (path in self.own or path.startswith(self._folder))
 
+    def can_write(self, path: str, *, makes: bool) -> bool:
+        """Return whether a file at `path` is written and followed; one that the call does not make has to be there, and be no folder."""
+        if path in self.own or not self.is_here(path):
+            return path in self.own
+        return makes if self.is_gone(path) else not Path(path).is_dir() and (makes or Path(path).exists())
+
     def is_gone(self, path: str | None) -> bool:
         """Return whether the cell has removed the file at `path`."""
         return path is not None and any(path == gone or path.startswith(gone + os.sep) for gone in self._gone)
@@ -151,12 +157,14 @@ class OwnFiles:
             if opens_itself(args, kwargs) or (not is_for_writing(mode) and not self.own and not self._gone):
                 return original(file, mode, *args, **kwargs)
             path = asked_path(file)
-            if path is not None and is_for_writing(mode) and self.is_here(path) and not ("r" in mode and self.is_gone(path)):
+            if path is not None and is_for_writing(mode) and self.can_write(path, makes="r" not in mode):
+                if "x" in mode and self.is_there(path):
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(file))
                 file = self.instead(path, keep="w" not in mode and "x" not in mode, there="r" in mode)
             elif path in self.own:
                 file = self.own[path]
             elif self.is_gone(path):
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), file)
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(file))
             return original(file, mode, *args, **kwargs)
 
         return opened
