@@ -72,6 +72,13 @@ batches = []
 for batch in loader:
     batches.append(show(batch))
 """
+OF_ITERATORS = """
+it = iter(loader)
+batches = [iter(it) is it]
+try: batches.append(len(it))
+except TypeError: batches.append("none")
+batches += [show(batch) for batch in iter(it)]
+"""
 PADDED = """
 def collate(items):
     n = max(1 + i % 3 for _, i in items)
@@ -178,6 +185,17 @@ CASES = {
     "stream with workers that draw": Case("class Draws(Stream):\n    def __iter__(self):\n        for _ in range(4): yield {'draws': torch.tensor([torch.rand(()), random.random(), np.random.rand(), get_worker_info().seed]), 'text': str(get_worker_info().id)}\ndef begin(number): torch.rand(number)\ng = torch.Generator().manual_seed(5); loader = DataLoader(Draws(9), batch_size=3, num_workers=2, multiprocessing_context='fork', worker_init_fn=begin, generator=g)", RUN + RUN + "batches.append(torch.rand(2, generator=g).tolist())"),
     "stream with workers that stay": Case("class Draws(Stream):\n    def __iter__(self):\n        for _ in range(4): yield torch.rand(2)\nloader = DataLoader(Draws(9), batch_size=3, num_workers=2, persistent_workers=True, multiprocessing_context='fork')", "batches = [[show(b) for b in loader] for _ in range(3)]\ndel loader"),
     "stream of what is not known": Case("class Odd(Stream):\n    def __iter__(self):\n        return iter([{'a': {}}] * 4)\nloader = DataLoader(Odd(9), batch_size=3, num_workers=2, multiprocessing_context='fork')"),
+    "an iterator's own": Case("loader = DataLoader(Data(11), batch_size=4)", OF_ITERATORS),
+    "an iterator's own, not split": Case("loader = DataLoader(Data(11), batch_size=4)", "model.eval()\nwith torch.no_grad():\n    it = iter(loader); batches = [iter(it) is it, len(it), [show(b) for b in iter(it)]]", once=False),
+    "an iterator's own, of a stream": Case("loader = DataLoader(Stream(11), batch_size=4)", OF_ITERATORS),
+    "an iterator's own, of a stream with workers": Case("loader = DataLoader(Stream(11), batch_size=4, num_workers=2, multiprocessing_context='fork')", OF_ITERATORS),
+    "mappings that cannot be changed": Case("from collections.abc import Mapping\nclass Frozen(Mapping):\n    def __init__(self, data): self.data = data\n    def __getitem__(self, key): return self.data[key]\n    def __iter__(self): return iter(self.data)\n    def __len__(self): return len(self.data)\nloader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: Frozen({'x': torch.stack([x for x, _ in items]), 'ids': [i for _, i in items]}))", "batches = [(type(b).__name__, show(dict(b))) for b in loader]", once=False),
+    "data classes": Case("@dataclass\nclass Both:\n    x: torch.Tensor\n    ids: list\n    scale: float = 1.5\nloader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: Both(torch.stack([x for x, _ in items]), [i for _, i in items]))", "batches = [(type(b).__name__, show(b.x), b.ids, b.scale) for b in loader]", once=False),
+    "objects that refuse comparison": Case("class Odd:\n    def __init__(self, n): self.n = n\n    def __eq__(self, other): raise NotImplementedError\nloader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: (torch.stack([x for x, _ in items]), Odd(len(items))))", "batches = [(show(x), odd.n) for x, odd in loader]", once=False),
+    "a batch of nothing": Case("def collate(items):\n    items = [x for x, i in items if not 4 <= i < 8]\n    return torch.stack(items) if items else None\nloader = DataLoader(Data(15), batch_size=4, collate_fn=collate)", once=False),
+    "batches without rows": Case("loader = DataLoader(Data(11), batch_size=4, collate_fn=lambda items: {'n': 3, 'text': 'none'})", once=False),
+    "samples that cannot be copied": Case("import threading\nclass Locked(Data):\n    def __getitem__(self, i): return *super().__getitem__(i), threading.Lock()\nloader = DataLoader(Locked(11), batch_size=4, collate_fn=lambda items: torch.stack([x for x, _, lock in items if not lock.locked()]))", once=False),
+    "stream that keeps its place in an array": Case("class Placed(Stream):\n    def __init__(self, n): super().__init__(n); self.place, self.names = np.zeros(1), ('a', ['b'])\n    def __iter__(self):\n        for i in range(self.n): self.place += 1; self.names[1].append(i); yield {'x': torch.tensor([float(i)]), 'n': {'at': float(self.place[0]), 'of': {}}}\ndata = Placed(7); loader = DataLoader(data, batch_size=3, collate_fn=list)", RUN + RUN + "batches += [data.place.tolist(), data.names]", once=False),
     "enumerated": Case("loader = DataLoader(Data(11), batch_size=4)", "batches = [(i, show(x), show(y)) for i, (x, y) in enumerate(loader, 1)]"),
     "by hand": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "it = iter(loader)\nbatches = [show(next(it)), len(it), show(next(it)), show(next(it)), next(it, 'end')]"),
     "by hand, one and no more": Case("loader = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [show(next(iter(loader))) for _ in range(3)]"),
@@ -216,6 +234,43 @@ def test_the_cell_sees_the_batches_of_one_process(name, world_size, ranks, plain
         assert sum((Counter(rank["compared"][1]) for rank in found), Counter()) == Counter(expected_seen)
 
 
+COUNTED = """
+import io
+totals, text, calls, notes = np.zeros(2), io.StringIO(), 0, []
+class Kept: calls = 0
+def counting():
+    own, late = 0, None
+    def count(x):
+        nonlocal own
+        own += 1
+        x.own = own
+        return x
+    return count
+def collate(items):
+    x = torch.stack([x for x, _ in items])
+    {effect}
+    return x
+loader = DataLoader(Data(11), batch_size=4, collate_fn=collate)
+"""
+EFFECTS = {
+    "an array": "totals[0] += float(x.sum()); totals[1] += 1",
+    "a text": "text.write(f'{len(x)} ')",
+    "a global variable": "global calls; calls += 1; x = x + calls",
+    "a list by its method": "append(len(items))",
+    "a class": "Kept.calls += 1; Kept.last = len(x)",
+    "a variable around it": "x = count(x) + count.__closure__[0].cell_contents",
+}
+
+
+@pytest.mark.parametrize(("name", "world_size"), in_turn(EFFECTS, [2, 3]))
+def test_what_a_collate_function_keeps_is_that_of_one_process(name, world_size, ranks):
+    setup = BASE + COUNTED.replace("{effect}", EFFECTS[name]) + "append, count = notes.append, counting()"
+    compare = "batches, totals.tolist(), text.getvalue(), calls, notes, Kept.calls, getattr(Kept, 'last', None)"
+    (expected,) = ranks.call(1, run_plain, setup, RUN, compare)
+    for rank in ranks.call(world_size, run_notebook, setup, RUN, compare, {"global_draws": True}):
+        assert rank["compared"] == expected["compared"]
+
+
 AUGMENTED = """
 class Augmented(Data):
     def __getitem__(self, i):
@@ -237,6 +292,8 @@ AUGMENTING = {
     "in workers that stay": Case("loader = DataLoader(Augmented(11), batch_size=2, shuffle=True, persistent_workers=True, " + WORKERS, WALK + "\ndel loader"),
     "in workers with seeds of their own": Case("def begin(number):\n    for seed in (torch.manual_seed, random.seed, np.random.seed): seed(number + len(get_worker_info().dataset))\nloader = DataLoader(Augmented(11), batch_size=2, worker_init_fn=begin, " + WORKERS),
     "in workers, before a collate function": Case("loader = DataLoader(Augmented(11), batch_size=2, collate_fn=lambda items: torch.stack([x for x, _ in items]), " + WORKERS),
+    "in workers, an iterator's own": Case("loader = DataLoader(Augmented(11), batch_size=2, " + WORKERS, OF_ITERATORS),
+    "with a sampler that keeps its order": Case("class Kept(Sampler):\n    def __init__(self): self.order, self.seeds, self.once = np.arange(9), [3, 5], list(range(9))\n    def __len__(self): return 9\n    def __iter__(self):\n        self.seeds.append(1); self.order += 1; random.shuffle(self.once); return iter([self.once[n % 9] for n in self.order])\nkept = Kept(); loader = DataLoader(Augmented(9), batch_size=4, sampler=kept)", WALK + "\nbatches.append((kept.order.tolist(), kept.seeds, kept.once))"),
     "by hand": Case("loader = DataLoader(Augmented(11), batch_size=4, shuffle=True)", "it = iter(loader)\nbatches = [show(next(it)), torch.rand(2).tolist(), show(next(it)), show(next(it)), next(it, 'end')]"),
     "two loaders at once": Case("loader = DataLoader(Augmented(11), batch_size=4, shuffle=True); other = DataLoader(Data(11), batch_size=4, shuffle=True)", "batches = [(show(a), show(b)) for _ in range(2) for a, b in zip(loader, other)]"),
 }  # fmt: skip

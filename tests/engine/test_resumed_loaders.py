@@ -73,6 +73,15 @@ class Epochs(Sampler):
     def __len__(self):
         return self.n
 
+class Shuffling(Sampler):
+    def __init__(self, n):
+        self.order = list(range(n))
+    def __iter__(self):
+        random.shuffle(self.order)
+        return iter(list(self.order))
+    def __len__(self):
+        return len(self.order)
+
 class Bar:
     # a progress bar as tqdm makes it: no iterator itself, and never saved
     def __init__(self, items):
@@ -92,6 +101,8 @@ LOADERS = {
     "with a generator": "DataLoader(Data(7), batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(5))",
     "with workers": "DataLoader(Data(7), batch_size=2, shuffle=True, num_workers=2, multiprocessing_context='fork')",
     "with a sampler": "DataLoader(Data(7), batch_size=2, sampler=Epochs(7))",
+    "with a sampler that shuffles its own list": "DataLoader(Data(7), batch_size=2, sampler=Shuffling(7))",
+    "augmented, with a sampler that shuffles its own list": "DataLoader(Augmented(7), batch_size=2, sampler=Shuffling(7))",
     "weighted": "DataLoader(Data(7), batch_size=2, sampler=WeightedRandomSampler(torch.arange(1.0, 8), 7))",
     "with a batch sampler": "DataLoader(Data(7), batch_sampler=BatchSampler(RandomSampler(range(7)), 3, drop_last=True))",
     "without batches": "DataLoader(Data(4), batch_size=None, shuffle=True)",

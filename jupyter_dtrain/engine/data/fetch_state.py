@@ -31,7 +31,7 @@ _LARGE = 1 << 20  # most bytes of a tensor or array that is copied
 _PLAIN = (int, float, str, bytes, type(None), ModuleType, np.generic, torch.dtype, torch.device)
 _CONTAINERS = (list, dict, set, deque)
 _STREAMS = (io.StringIO, io.BytesIO, bytearray, array.array)
-_FOLLOWED = (*_CONTAINERS, torch.Tensor, np.ndarray, torch.nn.Module)
+_FOLLOWED = (*_CONTAINERS, *_STREAMS, torch.Tensor, np.ndarray, torch.nn.Module)
 _MISSING = object()
 
 
@@ -142,7 +142,7 @@ class FetchState:
         used = {name: function.__globals__.get(name, _MISSING) for name in names if not name.startswith("__")}
         self._names.append((function.__globals__, used))
         found = (*used.values(), *around, *(function.__defaults__ or ()))
-        return [value for value in found if isinstance(value, _FOLLOWED) or _is_of_user(value)]
+        return [value for value in found if isinstance(value, _FOLLOWED) or is_shared_value(value) or _is_of_user(value)]
 
 
 def _is_of_user(value: Any) -> bool:

@@ -42,9 +42,12 @@ class HeldState:
         The first objects to visit.
     data : tuple of type
         Types that are not visited, except as roots.
+    times : int
+        How many times as large containers, tensors and arrays may be and are saved.
     """
 
-    def __init__(self, roots: Iterable[object], *, data: tuple[type, ...] = DATA) -> None:
+    def __init__(self, roots: Iterable[object], *, data: tuple[type, ...] = DATA, times: int = 1) -> None:
+        self._longest, self._large = _LONGEST * times, _LARGE * times
         self._attributes: list[tuple[Any, dict[str, Any]]] = []
         self._containers: list[tuple[Any, Any]] = []
         self._generators: list[tuple[Any, Any]] = []
@@ -61,14 +64,14 @@ class HeldState:
     def _note(self, value: Any) -> Iterable[Any]:
         """Save the state of `value`; return the objects to visit next."""
         if isinstance(value, _NUMBERS):
-            if value.nbytes <= _LARGE and _is_writable(value):
+            if value.nbytes <= self._large and _is_writable(value):
                 self._numbers.append((value, value.detach().clone() if isinstance(value, torch.Tensor) else value.copy()))
             return ()
         if (state := state_of(value)) is not None:
             self._generators.append((value, state))
             return ()
         if isinstance(value, _CONTAINERS):
-            if len(value) <= _LONGEST:
+            if len(value) <= self._longest:
                 self._containers.append((value, copy_of(value)))
             return list(islice(value.values() if isinstance(value, dict) else value, _WIDTH))
         if isinstance(value, tuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ...capture.random_state import RandomState
 from ..rng.generators import generators_in, set_state, state_of
@@ -14,9 +14,11 @@ from .held_state import HeldState
 from .own_iterators import beginning
 from .shared_counts import SharedCounts
 
+_ORDERS = 128  # a sampler's order of eight million samples is still saved
+
 
 class SourceState:
-    """Saved states of everything that may determine a loader's batches: random streams and counters.
+    """Saved states of everything that may determine a loader's batches: random streams, counters, what the user's samplers hold.
 
     Parameters
     ----------
@@ -41,11 +43,14 @@ class SourceState:
                     self._streams.append((value, state))
             if owner is not loader:
                 self._counters.append(Counters(owner))
-        self._held: HeldState | None = None
+        self._held: list[HeldState] = []
+        own = [sampler for sampler in samplers if not type(sampler).__module__.startswith("torch.")]
+        if own:
+            self._held.append(HeldState(own, data=(Dataset, torch.nn.Module, type), times=_ORDERS))
         if isinstance(loader.dataset, IterableDataset):  # its `__iter__` may keep counters: an epoch, a position
             self._counters.append(Counters(loader.dataset))
             if deep and not loader.num_workers:
-                self._held = HeldState([loader.dataset], data=(torch.nn.Module, type))
+                self._held.append(HeldState([loader.dataset], data=(torch.nn.Module, type)))
         self._shared = SharedCounts(loader) if deep and loader.num_workers else None
         keeper = keeper_of(loader.collate_fn)
         self._collate = None if keeper is None else Counters(keeper)
@@ -58,8 +63,8 @@ class SourceState:
             set_state(stream, state)
         for counters in self._counters:
             counters.set()
-        if self._held is not None:
-            self._held.set()
+        for held in self._held:
+            held.set()
         if self._shared is not None:
             self._shared.set()
         self.set_collate()
