@@ -85,6 +85,18 @@ PROGRAMS = {
             "t(model.weight.sum().item())\n"
         ),
     ),
+    "an array": (
+        "import numpy as np\nscale = np.ones(3)\n@contextmanager\ndef scaled(by):\n  old = scale.copy()\n  scale[:] *= by\n  yield\n  scale[:] = old",
+        "with scaled(2):\n    for i in range(3):\n        scale[i] += 1\n        t(scale.tolist())\nt(scale.tolist())\n",
+    ),
+    "a table": (
+        "import pandas as pd\ntable = pd.DataFrame({'a': [1, 2]})\n@contextmanager\ndef having(value):\n  old = table.copy()\n  table.loc[0, 'a'] = value\n  yield\n  table['a'] = old['a']",
+        "with having(5):\n    for i in range(3): t(table.a.tolist())\nt(table.a.tolist())\n",
+    ),
+    "a generator of NumPy": (
+        "import numpy as np\ndraws = np.random.RandomState(1)\n@contextmanager\ndef seeded(seed):\n  old = draws.get_state()\n  draws.seed(seed)\n  yield\n  draws.set_state(old)",
+        "with seeded(3):\n    for i in range(3): t(draws.rand())\nt(draws.rand())\n",
+    ),
     "what is trained": (
         (
             "model = torch.nn.Linear(2, 1)\n@contextmanager\ndef frozen(model):\n  old = [p.requires_grad for p in model.parameters()]\n"

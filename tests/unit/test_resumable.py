@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -488,6 +490,7 @@ def test_a_text_that_was_edited_is_left_alone():
     [
         ("x = 1\nfor i in range(3): t(i)", "there is no such place"),
         ("for i in range(1): t(i)", "has 1 items where it had 2"),
+        ("for i in 1 / 0: t(i)", "ZeroDivisionError: division by zero"),
     ],
 )
 def test_a_jump_that_leads_nowhere(edited, reason):
@@ -495,6 +498,31 @@ def test_a_jump_that_leads_nowhere(edited, reason):
     assert killed.snapshot is not None
     with pytest.raises(JumpFailed, match=reason):
         resumed(SETUP, edited.replace("range(1)", "(n for n in range(1))"), killed.snapshot)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "def f(n):\n    for i in range(2):\n        t((n, i))\n        if n: f(n - 1)\n",
+        "def f(n):\n    i = 2\n    while (i := i - 1):\n        t((n, i))\n        if n: f(n - 1)\n",
+    ],
+    ids=["for", "while"],
+)
+def test_loops_that_are_over_are_forgotten(function):
+    program = f"{function}for e in range(2):\n    f(4)\n    for i in range(2): t(i)\n"
+    kept: list[int] = []
+
+    @contextmanager
+    def few(loops: Loops, _: dict[str, Any]) -> Iterator[None]:
+        loops.places.most_active = 3
+        yield
+        kept.extend((len(loops.places.active), loops.places.most_active))
+
+    run, usual = watched(SETUP, program, around=few), watched(SETUP, program)
+    assert state(run) == state(plain(SETUP, program))
+    assert run.places == usual.places, "the places of loops that go on are known"
+    assert kept[0] < 10
+    assert kept[1] > 500, "there is room for more until the next look"
 
 
 def test_names_that_cannot_be_saved_are_made_again():
