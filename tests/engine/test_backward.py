@@ -416,6 +416,24 @@ CASES = {
         "from torch.utils.checkpoint import checkpoint\nclass Model(nn.Sequential):\n    def forward(self, x): return checkpoint(super().forward, x, use_reentrant=False)\nmodel = Model(*model)",
         LOOP,
     ),
+    "recomputed in a pass within the pass": Case(
+        """
+        from torch.utils.checkpoint import checkpoint
+        scale, shift, left = torch.ones(4, requires_grad=True), nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+        class Model(nn.Module):
+            def __init__(self): super().__init__(); self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+            def inner(self, h): return self.c(torch.tanh(self.b(h)) * scale) + shift + 0 * (left if left.sum() > 9 else shift)
+            def forward(self, x): return checkpoint(self.inner, self.a(x), use_reentrant=True)
+        model = Model(); after = []
+        model.b.weight.register_hook(lambda g: g.clamp(-0.05, 0.05))
+        model.c.bias.register_post_accumulate_grad_hook(lambda p: after.append(p.grad.tolist()))
+        """,
+        LOOP + "    seen.append((scale.grad.tolist(), shift.grad.tolist(), left.grad))\nseen.append(after)",
+    ),
+    "many small gradients": Case(
+        "model = nn.Sequential(*model, *[nn.Linear(2, 2) for _ in range(3)], nn.Linear(2, 60_000), nn.Linear(60_000, 2)); extra = [nn.Parameter(torch.ones(30_000)) for _ in range(12)]; model[0].extra = nn.ParameterList(extra); model[0].register_forward_hook(lambda m, a, out: out + sum(p.mean() for p in m.extra))",
+        LOOP.replace("grads(model)", "[p.grad.norm().item() for p in model.parameters()]"),
+    ),
     "a function with a backward pass of its own": Case(
         """
         class Cube(torch.autograd.Function):

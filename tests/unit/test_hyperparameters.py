@@ -84,12 +84,14 @@ def test_schedulers_are_described_whoever_has_made_them(log):
         parts = [lr_scheduler.LinearLR(inside, start_factor=0.5, total_iters=2), lr_scheduler.CosineAnnealingLR(inside, T_max=9)]
         lr_scheduler.SequentialLR(inside, parts, milestones=[2])
         values = stepped(log, sgd, inside)
+        lr_scheduler.MultiStepLR(torch.optim.SGD(net().parameters(), lr=0.3), milestones=[7, 3, 7])
         late = lr_scheduler.ReduceLROnPlateau(sgd, patience=4)
     values |= found(log)
     assert (values["scheduler"], values["scheduler.step_size"], values["scheduler.gamma"]) == ("StepLR", 3, 0.5)
     assert (values["scheduler2"], values["scheduler2.milestones"]) == ("SequentialLR", "[2]")
     assert (values["scheduler2.1"], values["scheduler2.1.total_iters"], values["scheduler2.2.T_max"]) == ("LinearLR", 2, 9)
-    assert (values["scheduler3"], values["scheduler3.patience"]) == ("ReduceLROnPlateau", late.patience)
+    assert (values["scheduler3"], values["scheduler3.milestones"]) == ("MultiStepLR", "[3, 7]")
+    assert (values["scheduler4"], values["scheduler4.patience"]) == ("ReduceLROnPlateau", late.patience)
     assert (values["optimizer2.lr"], values["optimizer2.initial_lr"]) == (0.2, 0.4)
     assert lr_scheduler.LRScheduler.__init__.__name__ == "__init__"
     assert not hasattr(lr_scheduler.LRScheduler.__init__, "__wrapped__"), "PyTorch is as it was"
