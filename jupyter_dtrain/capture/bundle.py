@@ -129,7 +129,16 @@ class _Bundler:
                 self._leave_modules()
                 if not (self._leave_states() or self._left_out or attributes_stay):
                     raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
-                return self._packed()
+                return self._packed_without_states()
+
+    def _packed_without_states(self) -> Bundle:
+        """Return what can be sent of the values that are left; what they need of libraries is known once they are pickled."""
+        try:
+            return self._packed()
+        except Exception as error:
+            if not self._leave_states():
+                raise CaptureError(f"the cell's values cannot be sent together: {error}", name="") from error
+            return self._packed()
 
     def _packed(self) -> Bundle:
         while (bundle := self._attempt()) is None:

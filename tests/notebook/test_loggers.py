@@ -137,4 +137,7 @@ def test_a_handler_that_cannot_be_sent_stays_in_the_notebook(notebook):
     cell = notebook.run("%%distribute --engines 2\nlog.info('a'); buffer.getvalue(), len(recs_of_kept)")
     assert cell.result == "('INFO A\\n', 0)"
     assert notebook.value("kept.recs, recs, (to_file.flush(), open('held.txt').read())[1]") == (["a"], ["a"], "a\n")
-    notebook.run("to_file.close()")
+    # Beside a value that cannot be sent either, which the cell might ask for by its name.
+    notebook.run("frame = kept.frame")
+    assert notebook.run("%%distribute --engines 2\neval('log').info('b'); buffer.getvalue()").result == "'INFO A\\nINFO B\\n'"
+    notebook.run("log.removeHandler(kept); to_file.close(); del frame, kept.frame")
