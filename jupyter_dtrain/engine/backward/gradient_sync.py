@@ -4,7 +4,7 @@ PyTorch's reducer (the C++ part of DistributedDataParallel) reduces during the b
 so after it. The leaves of the loss's graph are reduced, whether a method, two models, or tensors of no module computed it.
 
 The reducer averages over ranks. The rank's weight enters before that, at the root of the graph: a mean over a shard with weight *w* is
-scaled by *w · world_size*. Averaging leaves equal values unchanged, so accumulated gradients are right as well.
+scaled by *w · world_size*. Averaging is linear and leaves equal values unchanged, so accumulated gradients are right as well.
 
 The value of the loss is reduced with its gradients, as that of an additional leaf (the reducer's slot): to read it needs no collective.
 """

@@ -88,7 +88,7 @@ def _sums(leaves: Mapping[int, torch.Tensor]) -> dict[int, tuple[tuple[int, ...]
     plain = {
         number: leaf.detach()
         for number, leaf in leaves.items()
-        if type(leaf) in (torch.Tensor, nn.Parameter)  # the cell may have changed it
+        if type(leaf) in (torch.Tensor, nn.Parameter)  # a class that shards may have been set since
         and leaf.layout == torch.strided
         and leaf.device.type != "meta"
         and not leaf.is_complex()

@@ -60,7 +60,7 @@ class FullState:
                     ):  # else the cell has it in memory of its own: it is written as that
                         hold(numbers, owner, shard.storage.read_into)
                     if rows_of_gradient is not None:
-                        gradient, to = shard.full_gradient(), of_gradient[shard.number]
+                        gradient, to = shard.memory_for_gradient(), of_gradient[shard.number]
                         hold(gradient, to, partial(self._gather, shard, rows_of_gradient, to))
                         gradient = shard.as_seen(gradient)
                     stack.enter_context(shard.shown(numbers, gradient))
@@ -92,7 +92,7 @@ class FullState:
         for shard in self._store.shards():
             gradient, view = None, shard.gradient_view
             if shard.gradient is not None:
-                gradient = shard.full_gradient() if is_here else None
+                gradient = shard.memory_for_gradient() if is_here else None
                 self._gather(shard, shard.gradient, self._store.rank if on is None else on, gradient)
             if is_here:
                 self._store.remove(shard, None if gradient is None else shard.as_seen(gradient))

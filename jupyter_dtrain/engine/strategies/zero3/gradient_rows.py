@@ -120,11 +120,12 @@ class GradientRows(ABC):
                 self.parameter.grad = None
                 self.add_gradient(whole.detach()[self.own])
 
-    def full_gradient(self) -> torch.Tensor:
+    def memory_for_gradient(self) -> torch.Tensor:
         """Return memory for the full gradient, the notebook's own if it came from there; its contents are undefined. (R, ...)."""
         home = self._gradient_home
-        is_right = home is not None and home.dtype == self.dtype and home.is_contiguous()
-        return home if home is not None and is_right else torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        if home is None or home.dtype != self.dtype or not home.is_contiguous():
+            return torch.empty(self.shape, dtype=self.dtype, device="cpu")
+        return home
 
     def make_gradient_full(self, full: torch.Tensor) -> None:
         """Have the full gradient from now on, in the notebook's own tensor if it came from there."""
