@@ -81,6 +81,21 @@ def private_ranges(*, of_files: bool = True) -> list[tuple[int, int]]:
     return ranges
 
 
+def is_mapped_file(address: int, num_bytes: int) -> bool:
+    """Return whether memory is all of a private mapping of a file, so that pages given back have the file's contents again.
+
+    Alignment does not tell: one in 256 blocks of the heap begins with a page, and shares its last page with others.
+    """
+    if address % mmap.PAGESIZE or not num_bytes or not _MAPS.exists():
+        return False
+    end = -(-(address + num_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    for line in _MAPS.read_text().splitlines():
+        addresses, permissions, _, _, inode, *_ = line.split(maxsplit=5)
+        if int(addresses.partition("-")[0], 16) == address:
+            return addresses == f"{address:08x}-{end:08x}" and permissions.endswith("p") and inode != "0"
+    return False
+
+
 def untouched(address: int, num_bytes: int) -> bool:
     """Return whether privately mapped memory has no page that was copied for this process by a write."""
     first, last = address // mmap.PAGESIZE, (address + num_bytes - 1) // mmap.PAGESIZE

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ....system.page_map import is_mapped_file
 from ...comm.arena import Arena, offsets
 from ...comm.shared_memory import SharedMemory
 from ...tensor.batch_shard import BatchShard
@@ -199,7 +200,7 @@ def _is_mapped(tensor: torch.Tensor) -> bool:
     """Return whether the memory of a tensor from the notebook is a mapped file of its own."""
     with quiet():
         storage = tensor.untyped_storage()
-        return storage.data_ptr() % mmap.PAGESIZE == 0 and not storage.resizable()
+        return not storage.resizable() and is_mapped_file(storage.data_ptr(), storage.nbytes())
 
 
 _madvise = ctypes.CDLL(None).madvise if hasattr(ctypes.CDLL(None), "madvise") else lambda *_: 0
