@@ -22,6 +22,7 @@ from .module_tree import modules_in
 from .user_frames import is_users, is_users_module
 
 TORCH = ("torch.", "torchvision.")
+OWN = f"{__name__.partition('.')[0]}."  # this package, whose patches are in the way of what user code calls
 _PLAIN = frozenset({type(None), bool, int, float, str, tuple, list, dict, set})
 _MAKING = ("init", "reset")
 _BY_NAME = frozenset(("getattr", "methodcaller", "attrgetter", "__getattribute__", "__dict__", "vars"))
@@ -113,6 +114,8 @@ def _uses(
     if function is None or function in seen or f"{function.__module__}.".startswith(TORCH):
         return False
     seen.add(function)  # not its code object, which all functions of one decorator share
+    if f"{function.__globals__.get('__name__')}.".startswith(OWN):  # not its module, which `functools.wraps` replaces
+        return any(_uses(other, has, seen, methods=methods, owner=owner) for other in closed_over(function))
     names, owner = names_in(function.__code__), owner_of(value) or owner
     called = chain(_called(function, names), _methods(function, names, owner) if methods else ())
     return has(function.__code__, names) or any(_uses(other, has, seen, methods=methods, owner=owner) for other in called)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial, wraps
+from types import FunctionType
 
 import pytest
 import torch
@@ -71,6 +72,32 @@ def test_methods_of_classes_and_objects_that_code_knows_by_name_are_looked_into(
     assert model_uses(ByClass(), lambda _, names: "mean" in names)
     assert model_uses(ByObject(), lambda _, names: "std" in names)
     assert not model_uses(ByClass(), lambda _, names: "std" in names)
+
+
+def patch_of(original):
+    @wraps(original)
+    def patched(*args):
+        return original(*args) if len(args) > 1 else args[0].median()
+
+    return patched
+
+
+def opened(x):
+    return x + 1
+
+
+class ByPatch(nn.Module):
+    def forward(self, x):
+        return opened(x)
+
+
+@pytest.mark.parametrize(("original", "uses"), [(opened, False), (Helper.centred, True)])
+def test_patches_of_this_package_are_looked_through(monkeypatch, original, uses):
+    """Such as that of `open` in the notebook: what they do themselves is not what the user's code does."""
+    by_us = FunctionType(patch_of.__code__, {**globals(), "__name__": "jupyter_dtrain.engine.side_effects"})
+    monkeypatch.setitem(globals(), "opened", by_us(original))
+    assert not model_uses(ByPatch(), lambda _, names: "median" in names)
+    assert model_uses(ByPatch(), lambda _, names: "mean" in names) is uses
 
 
 class Made(nn.Module):

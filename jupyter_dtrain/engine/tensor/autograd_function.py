@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from ...analysis.code_objects import everything, original_code
-from ..code_inspection import TORCH, code_uses
+from ..code_inspection import OWN, TORCH, code_uses
 from ..identity_map import cached_by_class
 from .functional_collectives import nothing_of
 from .ops.dispatch import Rules
@@ -42,7 +42,7 @@ _OF_SEVERAL = frozenset(
     min minimum mode norm normalize quantile softmax sort std svd topk unique var vector_norm
     """.split()  # noqa: SIM905
 )
-_LINEAR = (*TORCH, f"{__name__.partition('.')[0]}.")
+_LINEAR = (*TORCH, OWN)
 _OVER_ROWS = frozenset("cumsum mean nanmean nansum sum".split())  # noqa: SIM905
 
 Change = Callable[[torch.Tensor], torch.Tensor]
