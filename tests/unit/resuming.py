@@ -164,9 +164,11 @@ def resumed(setup: str, program: str, snapshot: Snapshot, around: Around = lambd
         run.resumed += 1
         for value, items in contents:  # what was run again on the way may have changed them
             restore(value, Contents(items))
+        contents.clear()
         snapshot.random_state.set()
 
     loops.jump(snapshot.position, values, namespace_unsaved=snapshot.namespace_unsaved, unsaved=snapshot.unsaved, on_resumed=on_resumed)
+    del names, values  # what the program drops is gone
     with suppress(Killed), loops.installed(), around(loops, run.namespace):
         run.value = run_cell(program, "program", run.namespace, loops)
     return run

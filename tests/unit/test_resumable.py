@@ -293,6 +293,18 @@ def twice():
         "'doc'\nfrom __future__ import annotations\ndef f(x: Undefined):\n    for i in range(x): t(i)\nf(2)\nfor i in range(2): t(i)",
     ),
     "async function beside": ("", "async def f():\n    for i in range(2): t(i)\nimport asyncio\nfor i in range(2): t(i)"),
+    "what nobody holds any more": (
+        """\
+import weakref
+class Large: pass
+def f(n):
+    mine = Large()
+    ref = weakref.ref(mine)
+    for i in range(n):
+        if i == 2: mine = None
+        t((i, ref() is None))""",
+        "held = Large()\nref = weakref.ref(held)\nfor e in range(3):\n    if e == 1: held = None\n    t((e, ref() is None))\nf(4)",
+    ),
     "the value of the last line": ("def f(n):\n    for i in range(n): t(i)\n    return [n]\n", "x = 1\nf(3)"),
     "unpacking of what is returned": (
         "def f(n):\n    for i in range(n): t(i)\n    return n, [n]\n",

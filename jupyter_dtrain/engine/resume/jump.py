@@ -238,3 +238,11 @@ class Jump:
         self._is_over = True
         self._loops.done()
         self._on_resumed()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of the snapshot's values: the frame that has begun the jump refers to it until the cell ends."""
+        self._saved_names, self._present, self._on_resumed = {}, None, lambda: None
+        self._path.values = ()
+        self.again.clear()
+        self.moments.clear()
