@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import ModuleType
@@ -17,7 +17,7 @@ from ..serialization.leaves import Numbers, trackable
 from ..serialization.module_reducers import by_value
 from ..serialization.pickler import Packed, Packer, Reference
 from .new_modules import refuse_names
-from .result_pickler import Changes, ResultPacker, graphs_of
+from .result_pickler import Changes, Head, ResultPacker, graphs_of
 
 
 class ResultPacking:
@@ -69,8 +69,10 @@ class ResultPacking:
             for graph in graphs_of(changes, bound, value, states, self._modules):
                 packer.dump(graph)
             if extra is not None:
-                packer.dump(list(extra))
-                packer.dump(trackable(packer.seen))
+                values = list(extra)
+                packer.dump(values)
+                own = {id(obj) for obj in (*_parts_of_graphs(packer.seen), values, *extra)}
+                packer.dump(trackable(obj for obj in packer.seen if id(obj) not in own))
             if not windows.grow():
                 self.caches_left = caches_left(packer.seen)
                 packed = packer.packed()
@@ -127,6 +129,23 @@ class ResultPacking:
             if address not in found and Numbers.can_hold(tensor) and tensor.untyped_storage()._cdata == address:
                 found[address] = index
         return found
+
+
+def _parts_of_graphs(seen: Iterable[object]) -> Iterator[object]:
+    """Yield those of the pickled objects of which graphs are made, and which the notebook does not know."""
+    for obj in seen:
+        if isinstance(obj, _PARTS):
+            yield obj
+            yield vars(obj)
+        if isinstance(obj, Contents):
+            yield from (obj.items, obj.attributes, obj.removed)
+        elif isinstance(obj, Changes):
+            yield from (obj.changed, obj.deleted)
+        elif isinstance(obj, Head):
+            yield from (obj.others, obj.names)
+
+
+_PARTS = (Head, Changes, Contents, Numbers, Alias)
 
 
 def _has_memory(obj: object) -> TypeGuard[torch.Tensor]:

@@ -138,15 +138,15 @@ class Disturbed:
             self.notebook.end_running()
             self.notebook.run(IMPORTS + self._setup)
 
-    def start(self, options: str = "") -> Cell:
-        """Begin the cell."""
+    def start(self, options: str = "", *, first: str = "") -> Cell:
+        """Begin the cell; `first` is a line before its own."""
         (self.notebook.folder / "steps").unlink(missing_ok=True)
         self.notebook.run(f"%distribute start -n {self.engines} --device cpu")
         self.notebook.run("make()")
         self.pids = self.notebook.engines()
         # pids of the guard, the controller and what else there is; folder of what ranks share
         self.processes, self.memory = self.notebook.value(f"(lambda cluster: (cluster.pids(), cluster.blob_dir))({SESSION}.get().cluster)")
-        return self.notebook.start(f"%%distribute --engines {self.engines} {options}{CELL}")
+        return self.notebook.start(f"%%distribute --engines {self.engines} {options}\n{first}{CELL}")
 
     def go(self) -> Cell:
         """Run the cell undisturbed."""
@@ -167,7 +167,7 @@ class Disturbed:
         # The kernel hears of it from the engines, a moment later.
         steps = self.notebook.folder / "steps"
         done = steps.stat().st_size if steps.exists() else 0  # one may be taken before the first
-        self.wait_for_step(1 + done + 10, cell)
+        self.wait_for_step(1 + done + 20, cell)
 
     @contextlib.contextmanager
     def slow_until_all(self) -> Iterator[object]:

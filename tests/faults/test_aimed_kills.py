@@ -150,6 +150,7 @@ def test_an_engine_is_killed(aimed, place, rank):
     said = run.finish(cell)
     assert f"Lost rank {rank} (its process has ended): resuming from step " in said
     assert "sends no activations" not in said
+    assert "does not shard" not in said
     check_checkpoints(run.notebook, finished=True)
     assert [path for path in run.memory.glob(".*") if path.name != OVERFLOW] == [], "snapshots that nobody needs"
 

@@ -28,14 +28,17 @@ def test_an_engine_is_killed(request, engines, options):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("engines", "rank"), [("two", 0), ("two", 1), ("three", 2)])
-def test_an_engine_is_killed_between_exchanges_with_sync_every(request, engines, rank):
+@pytest.mark.parametrize(
+    ("engines", "rank", "first"), [("two", 0, ""), ("two", 1, ""), ("two", 1, "make()"), ("three", 2, ""), ("three", 0, "make()")]
+)
+def test_an_engine_is_killed_between_exchanges_with_sync_every(request, engines, rank, first):
+    """Also of a model that the cell makes: it is read from the snapshot into memory that cannot be resized."""
     run = request.getfixturevalue(engines)
-    cell = run.notebook.finish(run.start("--sync-every 4"))
+    cell = run.notebook.finish(run.start("--sync-every 4", first=first))
     assert cell.ok, cell
     expected = run.notebook.value(STATE)
     assert expected != run.expected
-    cell = run.start("--sync-every 4")
+    cell = run.start("--sync-every 4", first=first)
     run.wait_for_snapshot(cell)
     os.kill(run.pids[rank], signal.SIGKILL)
     run.notebook.finish(cell)

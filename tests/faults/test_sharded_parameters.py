@@ -34,6 +34,23 @@ def test_resumed_in_a_new_kernel_on_any_number_of_engines(new_notebook, killed, 
     killed.check_resumed(new_notebook, tmp_path, engines)
 
 
+MADE = pytest.mark.parametrize("first", [pytest.param("", id="notebook's"), pytest.param("make()", id="cell's")])
+
+
+@MADE
+@pytest.mark.parametrize("strategy", ["zero3", *(pytest.param(one, marks=pytest.mark.long) for one in ("pipeline", "tensor"))])
+def test_all_is_sharded_after_a_kill_as_before(two, strategy, first):
+    """What is read from a snapshot has memory like an array's, that cannot be resized, but no array looks into it."""
+    with two.another(options=f"--strategy {strategy}") as run:
+        cell = run.start(f"--strategy {strategy}", first=first)
+        run.wait_for_snapshot(cell)
+        os.kill(run.pids[1], signal.SIGKILL)
+        said = run.finish(cell)
+    before, lost, after = said.partition("Lost rank 1 (its process has ended): resuming from step ")
+    assert lost
+    assert set(after.splitlines()[1:]) <= set(before.splitlines()), "such as that something is not sharded"
+
+
 FAILING = SETUP.replace(
     "AdamW(model.parameters()", "AdamW([dict(params=model[:3].parameters()), dict(params=model[3:].parameters())]"
 ).replace(

@@ -200,7 +200,7 @@ class RankState:
             temporary=self._temporary.open,
         )
 
-    def put_in_place(self, snapshot: Snapshot, packed: Packed, *, is_own: bool, device: torch.device) -> list[object]:
+    def put_in_place(self, snapshot: Snapshot, packed: Packed, *, is_own: bool, device: torch.device) -> None:
         """Restore a snapshot's state, and let the loops jump to its position once the cell starts.
 
         Parameters
@@ -211,17 +211,13 @@ class RankState:
             Whether the snapshot is this rank's own. Of another rank's, random streams and temporary folders are not restored.
         device : torch.device
             The rank's device.
-
-        Returns
-        -------
-        list of object
-            Objects that came with the snapshot.
         """
         # Settings first, as values may depend on them, like an open run. The cell's `with torch.no_grad()` is entered again later.
         replace(snapshot.surroundings, gradients=torch.is_grad_enabled()).of_rank(self._rank).set()
         with opened_by(self._file_log.reopen if self._file_log is not None else None):
             values, objects, again = self._home.load(packed, device_for=lambda kind: device if kind == "cuda" else torch.device(kind))
         *values, observed, trained = values
+        self._strategy.adopt(objects)
         self._strategy.load_state_dict(trained)
         self._shown.count = snapshot.shown
         self._observer.load_state_dict(observed)
@@ -237,7 +233,6 @@ class RankState:
             on_resumed=lambda: self._on_resumed(snapshot, again),
         )
         self._shown.is_muted = True
-        return objects
 
     def _on_resumed(self, snapshot: Snapshot, again: Callable[[], None]) -> None:
         self._shown.is_muted = False

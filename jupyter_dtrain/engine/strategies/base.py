@@ -209,6 +209,9 @@ class Strategy(ABC):
         """Return what a run needs, besides the cell's objects, to resume from here: the same on all ranks."""
         return {}
 
+    def adopt(self, objects: Sequence[object]) -> None:
+        """Follow `objects` too, which the cell had made, and which were read from a snapshot."""
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a :meth:`state_dict`. The cell's objects have been restored."""
 

@@ -125,6 +125,10 @@ class DataParallel(Strategy):
         """Return the state of models, the ranks' speeds and the global view."""
         return {**self._training.state_dict(), "steps": self._steps.state_dict()}
 
+    def adopt(self, objects: Sequence[object]) -> None:
+        """Follow `objects` too, which were read from a snapshot."""
+        self._steps.adopt(objects)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a :meth:`state_dict`."""
         self._training.load_state_dict(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -36,6 +36,9 @@ class EveryStep:
 
     def give_up(self) -> None:
         """Stop following the cell if another thread returns its results."""
+
+    def adopt(self, objects: Sequence[object]) -> None:
+        """Follow `objects` too, which were read from a snapshot."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for resuming from here."""

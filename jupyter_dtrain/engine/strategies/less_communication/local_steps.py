@@ -8,7 +8,7 @@ gradients are exchanged in every step.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,6 +78,10 @@ class LocalSteps(EveryStep):
         """Restore the class of parameters if another thread returns the cell's results."""
         if threading.get_ident() != self._thread:
             self._looks.end()
+
+    def adopt(self, objects: Sequence[object]) -> None:
+        """Follow `objects` too, which were read from a snapshot: nothing else has their memory."""
+        self.parameters.own.adopt(objects)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for resuming from here."""

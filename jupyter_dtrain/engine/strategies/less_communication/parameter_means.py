@@ -18,7 +18,7 @@ from ...comm.collectives import all_reduce
 from ...identity_map import IdentityMap
 from ...tensor.rank0_guard import all_ranks_come
 from ...timing import COMMUNICATION, Counted
-from ..zero3.aliased_memory import has_others
+from ..zero3.aliased_memory import OwnMemory
 from ..zero3.sharded_rows import quiet
 
 
@@ -69,10 +69,16 @@ class ParameterMeans:
         Storages of parameters from the notebook, which have one more holder.
     say : callable
         Shows the user a message, with the place in the cell.
+
+    Attributes
+    ----------
+    own : OwnMemory
+        Storages that belong to nobody else.
     """
 
     def __init__(self, *, homes: frozenset[int], say: Callable[[str], None]) -> None:
         self._homes, self._say = homes, say
+        self.own = OwnMemory()
         self._notes: IdentityMap[Note] = IdentityMap()
         self._count = self._num_models = 0
 
@@ -151,8 +157,7 @@ class ParameterMeans:
     def _is_held(self, parameter: torch.Tensor) -> bool:
         """Return whether something else holds the storage of a parameter."""
         with quiet():
-            memory = parameter.untyped_storage()
-            return has_others(memory, self._homes) or (memory._cdata not in self._homes and not memory.resizable())
+            return self.own.is_looked_into(parameter.untyped_storage(), self._homes)
 
 
 def any_rank(flags: Sequence[bool]) -> list[bool]:

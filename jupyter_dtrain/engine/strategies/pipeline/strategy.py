@@ -18,6 +18,7 @@ class Pipeline(Zero3):
     """Each rank has one stage of every model and computes it for all ranks. Parameters are returned as with `zero3`."""
 
     _sharded: PipelineTraining | None = None
+    _off: str | None = None  # why activations are not handed on in the run that is resumed
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -31,7 +32,7 @@ class Pipeline(Zero3):
                 yield
                 return
             asked_for = _ASKED_FOR.search(task.source)
-            self._sharded = PipelineTraining(
+            sharded = PipelineTraining(
                 self._training,
                 memory,
                 mesh=self.context.mesh,
@@ -39,9 +40,9 @@ class Pipeline(Zero3):
                 homes=self._homes,
                 arrived=self._objects,
                 steps_done=lambda: self.context.reports.observer.step,
-                off=None if asked_for is None else f"`{asked_for[0]}`",
+                off=self._off if asked_for is None else f"`{asked_for[0]}`",
             )
-            with self._sharded.installed():
+            with self._shard_with(sharded):
                 yield
 
     def state_dict(self) -> dict[str, Any]:
@@ -51,5 +52,4 @@ class Pipeline(Zero3):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a :meth:`state_dict`, which may be of another strategy."""
         super().load_state_dict(state)
-        if self._sharded is not None and self._sharded.handover.off is None:
-            self._sharded.handover.off = state.get("not_handed_on")
+        self._off = state.get("not_handed_on")

@@ -51,7 +51,7 @@ class TensorParallel(Zero3):
                     )
                 yield
                 return
-            self._sharded = LayerTraining(
+            sharded = LayerTraining(
                 self._training,
                 memory,
                 batches=self._batches,
@@ -61,8 +61,8 @@ class TensorParallel(Zero3):
                 homes=self._homes,
                 arrived=self._objects,
             )
-            self._sharded.store.named.check()
-            with self._sharded.installed():
+            sharded.store.named.check()
+            with self._shard_with(sharded):
                 yield
 
     def advise(self) -> None:

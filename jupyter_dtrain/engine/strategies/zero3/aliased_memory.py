@@ -1,7 +1,8 @@
 """Parameters whose memory something else shares: a NumPy array, another tensor. Where writes cannot be seen, they are replicated.
 
 PyTorch counts the references to a storage (:func:`has_others`). It does not know who else uses memory that it has not allocated, such as
-that of a NumPy array: a storage of this kind cannot be resized. Storages that ``torch.load`` makes are of this kind too, but not shared.
+that of a NumPy array: a storage of this kind cannot be resized. Storages that ``torch.load`` makes, and those into which a snapshot is
+read, are of this kind too, but not shared.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.nn.parameter import is_lazy
 
+from ....serialization.array_windows import storages_in_windows
 from ....system.interpreter import num_references
 from ...comm.collectives import all_gather_object
 from ...comm.shared_memory import SharedMemory
@@ -32,17 +35,32 @@ _NO_TENSORS = (type, ModuleType, FunctionType, str, bytes, int, float)
 
 
 class OwnMemory:
-    """Storages that no array shares although they cannot be resized: those of ``torch.load`` in the cell, and buffers.
+    """Storages that no array shares although they cannot be resized: those of ``torch.load`` in the cell, of a snapshot, and buffers.
 
     Parameters
     ----------
-    pool : BufferPool
+    pool : BufferPool, optional
         Provides memory for full parameters.
     """
 
-    def __init__(self, pool: BufferPool) -> None:
+    def __init__(self, pool: BufferPool | None = None) -> None:
         self._pool = pool
-        self._loaded: list[StorageWeakRef] = []
+        self._loaded: dict[int, StorageWeakRef] = {}  # by address, which is theirs as long as the reference is there
+
+    def adopt(self, objects: Sequence[object]) -> None:
+        """Note the storages of `objects`, which were read from a snapshot, except those that arrays among them share."""
+        tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
+        shared = storages_in_windows(objects)
+        with quiet():
+            self._note([storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in shared])
+
+    def join(self, other: OwnMemory) -> None:
+        """Note what `other` has noted."""
+        self._loaded.update(other._loaded)
+
+    def _note(self, storages: Sequence[torch.UntypedStorage]) -> None:
+        self._loaded = {address: one for address, one in self._loaded.items() if not one.expired()}
+        self._loaded.update({storage._cdata: StorageWeakRef(storage) for storage in storages})
 
     def of_load(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Wrap `original`, by which ``torch.load`` reads, to note the storages that it makes."""
@@ -50,17 +68,16 @@ class OwnMemory:
         @wraps(original)
         def load(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            self._loaded = [one for one in self._loaded if not one.expired()]
-            self._loaded += [StorageWeakRef(storage) for storage in _storages_behind(result)]
+            self._note(_storages_behind(result))
             return result
 
         return load
 
     def is_arrays(self, storage: torch.UntypedStorage) -> bool:
         """Return whether the memory of `storage`, which did not come from the notebook, may be that of an array or a buffer."""
-        if storage.resizable() or self._pool.has(storage):
+        if storage.resizable() or (self._pool is not None and self._pool.has(storage)):
             return False
-        return all(one.cdata != storage._cdata for one in self._loaded)
+        return storage._cdata not in self._loaded
 
     def is_looked_into(self, storage: torch.UntypedStorage, homes: Collection[int], *, is_made: bool = False) -> bool:
         """Return whether another object shares the memory of a tensor, through which the cell may write to it or read it.

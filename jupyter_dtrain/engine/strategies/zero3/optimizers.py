@@ -66,10 +66,11 @@ class ShardedSteps:
         self._arrived: IdentityMap[bool] = IdentityMap()
         self._objects = arrived
         self._num_holders: int | None = None  # of a tensor, or of a dict with it, that came from the notebook
+        came = frozenset(map(id, arrived))  # state that came with a snapshot is in no list
         for optimizer in arrived:
             for kept in vars(optimizer).get("state", {}).values() if isinstance(optimizer, Optimizer) else ():
                 for value in kept.values() if isinstance(kept, dict) else ():
-                    if isinstance(value, torch.Tensor):
+                    if isinstance(value, torch.Tensor) and id(value) in came:
                         self._arrived.set(value, True)
 
     @contextmanager

@@ -18,6 +18,7 @@ from ...comm.process_group import shared_memory
 from ...comm.shared_memory import SharedMemory
 from ...dedup import NOTHING_APART, Apart
 from ..data_parallel.strategy import DataParallel
+from .aliased_memory import OwnMemory
 from .group_rows import AXIS
 from .hybrid_training import HybridTraining
 from .parameter_registry import LEAST
@@ -46,6 +47,7 @@ class Zero3(DataParallel):
         # What an array looks into as well has one more who holds it, and stays where that sees it.
         self._homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors) - storages_in_windows(objects)
         self._objects = objects
+        self._own = OwnMemory()
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -60,13 +62,25 @@ class Zero3(DataParallel):
             mesh = self.context.mesh
             has_groups = min(mesh.degree(DATA_PARALLEL), mesh.degree(AXIS)) > 1
             kind = partial(HybridTraining, mesh=mesh) if has_groups else ShardedTraining
-            self._sharded = kind(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)
-            with self._sharded.installed():
+            with self._shard_with(kind(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)):
                 yield
 
     def _shared_memory(self) -> SharedMemory | None:
         """Return the memory that connects the ranks; ``None`` for a single rank, even if it was connected in an earlier cell."""
         return shared_memory() if self.context.task.world_size > 1 else None
+
+    def adopt(self, objects: Sequence[object]) -> None:
+        """Follow `objects` too, which were read from a snapshot: nothing else has their memory."""
+        super().adopt(objects)
+        self._own.adopt(objects)
+
+    @contextmanager
+    def _shard_with(self, sharded: Any) -> Iterator[None]:
+        """Let `sharded`, a kind of :class:`ShardedTraining`, shard models in the ``with`` block."""
+        sharded.store.own.join(self._own)
+        self._sharded = sharded
+        with sharded.installed():
+            yield
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = (), **options: Any) -> list[Any]:
         """Gather parameters and optimizer state on rank 0, and return `values` with full tensors for shards of batches. Collective."""
