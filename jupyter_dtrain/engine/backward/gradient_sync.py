@@ -34,6 +34,7 @@ from .graph import any_leaf_of, has_sparse, leaves_of
 from .higher_order import run_with_graph
 from .leaf_hooks import NestedPasses, hooks_after_reduction
 from .model_leaves import ModelLeaves
+from .own_leaves import OwnLeaves
 from .reducer_cache import ReducerCache
 from .replica_check import ReplicaCheck
 from .sharded_gradients import ShardedGradients
@@ -50,10 +51,11 @@ class GradientSync:
     on_computed : callable
         Called when the rank's own gradients are computed, before it waits for other ranks.
     is_alike : callable
-        Returns whether a root, and so its gradients, are equal on all ranks. These are not averaged, as an average of equal numbers may
-        differ from them in the last digit.
+        Returns whether a root's gradients are equal on all ranks. These are not averaged: that may change the last digit.
     whole : callable, optional
         Returns the full tensor of a global one, with its graph. ``None``: there is no global view, the cell sees the ranks' own values.
+    say : callable
+        Shows the user a message.
     """
 
     def __init__(
@@ -64,11 +66,13 @@ class GradientSync:
         on_computed: Callable[[], None],
         is_alike: Callable[[torch.Tensor], bool] = lambda _: False,
         whole: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._world_size, self._whole = world_size, whole
         self._weight_of, self._is_alike, self._on_computed = weight_of, is_alike, on_computed
         self._leaves = ModelLeaves()
         self.replicas = ReplicaCheck(Exchange.objects, self._leaves.names, only_parameters=whole is None)
+        self._own = OwnLeaves(self.replicas, say) if whole is None else None
         self._reducers = ReducerCache(self.replicas.before_pass)
         self._nested: NestedPasses | None = None  # while a pass is running
         self._noted: list[Noted] | None = None  # gradients before a pass that may fail
@@ -110,10 +114,13 @@ class GradientSync:
             The other arguments of the call.
         """
         if self._nested is None and self._is_alike(tensors[0]):
-            self._not_reduced(BackwardPass(original, tensors, [*tensors], [*grad_tensors], (), inputs, options))
+            alike = BackwardPass(original, tensors, [*tensors], [*grad_tensors], (), inputs, options)
+            with nullcontext() if self.sharded is None else self.sharded.not_reduced(alike):
+                original(alike.tensors, alike.gradients, inputs=inputs, **options)
             return
         roots = [to_local(root) if isinstance(root, GlobalTensor) else root for root in tensors]
-        starts = [start if start is None else self._start_at(root, start) for root, start in zip(tensors, grad_tensors, strict=True)]
+        whole = self._whole
+        starts = [s if s is None or whole is None else start_at(root, s, whole) for root, s in zip(tensors, grad_tensors, strict=True)]
         factors = [self._weight_of(root) * self._world_size for root in tensors]
         gradients = [scaled(*both) for both in zip(roots, starts, factors, strict=True)]
         if self._nested is not None:
@@ -131,14 +138,6 @@ class GradientSync:
                 raise
         settle()
 
-    def _not_reduced(self, one: BackwardPass) -> None:
-        """Run a pass that is equal on all ranks as it is."""
-        with nullcontext() if self.sharded is None else self.sharded.not_reduced(one):
-            one.original(one.tensors, one.gradients, inputs=one.inputs, **one.options)
-
-    def _start_at(self, root: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-        return start_at(root, start, self._whole) if self._whole is not None else start
-
     def _on_all_ranks(self, one: BackwardPass) -> None:
         """Run a pass as :meth:`_reduced` where the cell would catch its error: if a rank fails, all ranks raise its error.
 
@@ -153,8 +152,7 @@ class GradientSync:
         finally:
             before, self._noted = self._noted, None
         failures = failures_of(failed)
-        rank = first_of(failures)
-        if rank is not None:
+        if (rank := first_of(failures)) is not None:
             self._reducers.clear()
             as_if_failed(rank, before)
             if self.sharded is not None:
@@ -165,7 +163,10 @@ class GradientSync:
         """Run a pass and reduce the gradients of its leaves, the sharded ones by `sharded`."""
         if self.sharded is not None:
             self.sharded.begins(one)
-        reached = one.reached()
+        with nullcontext(one.reached()) if self._own is None else self._own.left_alone(one) as reached:
+            self._reduced_leaves(one, reached)
+
+    def _reduced_leaves(self, one: BackwardPass, reached: list[torch.Tensor]) -> None:
         wanted = self._leaves.with_siblings(reached) if one.inputs is None else reached
         if self.sharded is not None and not one.creates_graph:
             apart = self.sharded.among(self._leaves.ordered(wanted))
@@ -213,8 +214,7 @@ class GradientSync:
         )
         if len(wanted) != len(reached) and not reducer.may_lack_leaves:
             # The first pass reached all leaves, so this reducer waits for each of them on every rank.
-            there = {id(leaf) for leaf in reached}
-            one.reach_too([leaf for leaf in wanted if id(leaf) not in there])
+            one.reach_too(wanted[len(reached) :])
         # A reducer that waits for all leaves gives zeros to those that no rank has reached; the other kind gives them nothing.
         untouched = [] if reducer.may_lack_leaves else [leaf for leaf in wanted[len(reached) :] if leaf.grad is None]
         reducer.prepare(one.roots, one.gradients, None if loss is None else one.value())

@@ -60,6 +60,11 @@ class ReplicaCheck:
         if new:
             self._compare(new)
 
+    def differ(self, leaves: Sequence[torch.Tensor]) -> list[bool]:
+        """Return for each of `leaves`, in the same order on all ranks, whether it differs between the ranks. Collective."""
+        first, *others = self._exchange(_sums(dict(enumerate(leaves))))
+        return [any(_are_apart(first.get(index), found.get(index)) for found in others) for index in range(len(leaves))]
+
     def at_end(self) -> None:
         """Compare all leaves that there still are, after the last pass. Collective.
 

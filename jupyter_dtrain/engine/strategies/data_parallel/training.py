@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 
@@ -105,12 +106,9 @@ class DataParallelTraining(CellSteps, TrainingState):
         self.rank = rank
         self._file_log, self._temporary = file_log, temporary or TemporaryFolders()
         self.shares = BatchSharding(rank=rank, world_size=world_size)
-        shared = world_size > 1
-        self._view = (
-            GlobalView(rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._hints.no_rule)
-            if shared and semantics.global_numbers
-            else None
-        )
+        shared, has_view = world_size > 1, world_size > 1 and semantics.global_numbers
+        view = partial(GlobalView, rank=rank, world_size=world_size, count_targets=count_targets, on_whole=self._hints.no_rule)
+        self._view = view() if has_view else None
         self._gradients = (
             GradientSync(
                 world_size=world_size,
@@ -118,6 +116,7 @@ class DataParallelTraining(CellSteps, TrainingState):
                 on_computed=self._on_computed,
                 is_alike=self._is_alike,
                 whole=self._view.full_tensor if self._view is not None else None,
+                say=notes.say,
             )
             if shared
             else None
