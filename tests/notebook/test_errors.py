@@ -496,6 +496,23 @@ for x, y in loader:
 """
 
 
+SHARDED = ["--strategy zero3", "--strategy pipeline", "--strategy tensor"]
+
+
+@pytest.mark.parametrize(("options", "made"), [*((one, False) for one in SHARDED), *((one, True) for one in [*SHARDED, "--sync-every 4"])])
+def test_weights_that_differ_are_an_error_where_each_rank_keeps_a_part(notebook, options, made):
+    """They are compared before they are sharded, and where the cell writes to sharded ones: then each rank has rows of its own alone."""
+    in_order = "(lambda found: [*found][:: 1 - 2 * torch.distributed.get_rank()])"
+    notebook.run(large := MANY.replace("8, 8)", "160, 160, bias=False)").replace("12, 8", "12, 160"))
+    begin = "\n".join(large.splitlines()[2:4]) if made else ""
+    cell = notebook.fail(f"%%distribute --engines 2 {options}\n{begin}\n{DRAWN}{LOOP}".replace("{order}", in_order))
+    assert cell.error[0] == "RuntimeError"
+    assert re.match(r"Rank 1 has other weights than rank 0: .* Does the cell fill or change them in ", cell.error[1])
+    assert notebook.value("losses") == []
+    assert notebook.run(f"%%distribute --engines 2 {options}\n{LOOP}").ok
+    assert len(notebook.value("losses")) == 3
+
+
 @pytest.mark.parametrize(("before", "after", "steps"), [(DRAWN, "", 0), ("", CHANGED, 3)])
 def test_weights_that_differ_between_ranks_are_an_error(notebook, before, after, steps):
     """As where the cell fills them in the order of a set. What rank 0 has comes home."""

@@ -60,6 +60,16 @@ class ReplicaCheck:
         if new:
             self._compare(new)
 
+    def check(self, leaves: Sequence[torch.Tensor]) -> None:
+        """Compare `leaves`, in the same order on all ranks, of which each rank keeps a part from now on, or steps on its own. Collective.
+
+        Raises
+        ------
+        RuntimeError
+            A leaf differs between the ranks.
+        """
+        self._compare(dict(enumerate(leaves)))
+
     def differ(self, leaves: Sequence[torch.Tensor]) -> list[bool]:
         """Return for each of `leaves`, in the same order on all ranks, whether it differs between the ranks. Collective."""
         first, *others = self._exchange(_sums(dict(enumerate(leaves))))

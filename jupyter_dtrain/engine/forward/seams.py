@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from .known_models import ModuleInfo
@@ -25,7 +26,15 @@ class Checks(Protocol):
 
 
 class ShardedParameters(Protocol):
-    """Holds parameters that are sharded over ranks, and fetches them when they are used. A strategy implements this."""
+    """Holds parameters that are sharded over ranks, and fetches them when they are used. A strategy implements this.
+
+    Attributes
+    ----------
+    check_replicas : callable
+        Raises an error if parameters differ between ranks. Called with those that are about to be sharded; the training sets it.
+    """
+
+    check_replicas: Callable[[Sequence[torch.Tensor]], None]
 
     def adopt(self, module: nn.Module) -> None:
         """Shard the parameters of `module`. Collective."""

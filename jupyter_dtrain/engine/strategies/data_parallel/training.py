@@ -232,6 +232,7 @@ class DataParallelTraining(CellSteps, TrainingState):
         """Shard the parameters of models and their gradients. Collective."""
         assert self._gradients is not None
         self._gradients.sharded = gradients
+        parameters.check_replicas = self._gradients.replicas.check
         self._models.shard(parameters)
 
     def exchange_by(self, exchange: GradientExchange) -> None:

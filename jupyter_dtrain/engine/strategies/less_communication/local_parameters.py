@@ -58,6 +58,7 @@ class LocalParameters(ParameterMeans):
             self._say(f"`--sync-every` averages the gradients of {len(others)} parameters in every step: {next(iter(others.values()))}.")
         if not found:
             return
+        self.check_replicas(found)
         self._num_models += 1
         model = ModelNote(self._num_models)
         held = any_rank([self._is_held(parameter) for parameter in found])

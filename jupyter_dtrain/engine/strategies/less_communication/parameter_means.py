@@ -79,6 +79,7 @@ class ParameterMeans:
     def __init__(self, *, homes: frozenset[int], say: Callable[[str], None]) -> None:
         self._homes, self._say = homes, say
         self.own = OwnMemory()
+        self.check_replicas: Callable[[Sequence[torch.Tensor]], None] = lambda _: None
         self._notes: IdentityMap[Note] = IdentityMap()
         self._count = self._num_models = 0
 

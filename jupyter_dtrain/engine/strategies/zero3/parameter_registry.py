@@ -69,6 +69,7 @@ class ParameterRegistry:
         self.freed = FreedMemory()
         self.own = OwnMemory(self._pool)
         self._largest = 0  # bytes of a unit
+        self.check_replicas: Callable[[Sequence[torch.Tensor]], None] = lambda _: None
         self.held_gradients: Callable[[Sequence[torch.Tensor | None]], list[bool]] = lambda gradients: [False for _ in gradients]
 
     def adopt(self, module: nn.Module) -> None:
@@ -130,6 +131,7 @@ class ParameterRegistry:
 
     @torch.inference_mode(mode=False)
     def _shard(self, parameters: Sequence[nn.Parameter]) -> None:
+        self.check_replicas(parameters)
         kinds = [Kind(tuple(p.shape), p.dtype, self._shares(p), self._dim(p), self._groups(p)) for p in parameters]
         held = self._held_gradients(parameters)
         for parameter, storage, is_held in zip(parameters, self._allocate(kinds), held, strict=True):

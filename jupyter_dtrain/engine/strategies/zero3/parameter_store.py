@@ -131,9 +131,9 @@ class ParameterStore(ParameterRegistry):
         with outside_transforms():
             self.before_sync()
             self._settle()
-            written = [shard for shard in self.now_whole() if shard.is_written()]
-            if written:
+            if written := [shard for shard in self.now_whole() if shard.is_written()]:
                 all_ranks_come()
+                self.check_replicas([shard.full for shard in written if shard.full is not None])
                 with Counted(COMMUNICATION), self.writing(written):
                     for shard in written:
                         shard.write_back()
