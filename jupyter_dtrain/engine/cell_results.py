@@ -189,7 +189,7 @@ class CellResults:
         -------
         extra : list of dict
         objects : list of object
-            Objects that were created anew.
+            Objects that were created anew, and tensors whose memory was.
         again : callable
             Restores the state once more: code evaluated during the jump may change containers and random generators.
         """
@@ -202,6 +202,7 @@ class CellResults:
         unpacker.load()  # value of the last line: none yet
         extra: list[dict[str, Any]] = unpacker.load()
         objects: list[object] = unpacker.load()
+        objects += [self._baseline.objects[index] for index, new in changed.items() if new.replaced and new.alias is None]
         restore_all([self._baseline.objects[index] for index in changed], list(changed.values()))
         for name in head.changes.deleted:
             self.namespace.pop(name, None)

@@ -160,8 +160,8 @@ def choice(found: Sequence[Plan], engines: int, capacity: int) -> tuple[Plan | N
         )
     least = min(candidates, key=lambda plan: plan.total)
     return None, (
-        f"None has room: {least.option} takes least, {size_text(least.total)} for each of {engines} engines, which have "
-        f"{size_text(capacity)}. More engines, a smaller batch_size or --checkpoint-activations take less."
+        f"None has room: {least.option} takes least, {size_text(least.total)} for each of {engines} engines and {MARGIN - 1:.0%} more for "
+        f"the allocator; each has {size_text(capacity)}. More engines, a smaller batch_size or --checkpoint-activations take less."
     )
 
 

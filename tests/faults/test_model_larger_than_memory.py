@@ -17,6 +17,7 @@ LAYERS = 12  # of 16 MiB
 MEMORY = 640 << 20  # bytes, and all of it takes four times the 192 MiB of parameters and more
 MAKE = f"""
 import jupyter_dtrain
+torch.set_default_dtype(torch.float32)
 torch.manual_seed(0)
 model = nn.Sequential(*(layer for _ in range({LAYERS}) for layer in (nn.Linear(2048, 2048), nn.GELU())))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.001)

@@ -79,7 +79,9 @@ def test_of_four_engines_a_mesh_may_be_taken(monkeypatch):
 
 
 def test_where_nothing_fits_the_error_says_what_the_smallest_needs():
-    with pytest.raises(UsageError, match=r"--memory-limit: None has room: --strategy \w+ takes least, \d.* for each of 2 engines"):
+    with pytest.raises(
+        UsageError, match=r"--memory-limit: None has room: --strategy \w+ takes least, \d.* for each of 2 engines and 15% more"
+    ):
         choose("--memory-limit 1M")
 
 

@@ -15,7 +15,7 @@ from ...comm.mesh import Mesh
 from ...comm.process_group import mailbox, shared_memory_among
 from ...comm.shared_memory import SharedMemory
 from ..data_parallel.training import DataParallelTraining
-from ..zero3.sharded_training import ShardedTraining
+from ..zero3.sharded_training import Prepare, ShardedTraining, nothing
 from .calls import StageCalls
 from .handover import SEEN, Handover
 from .stage_gradients import StageGradients
@@ -35,7 +35,7 @@ class PipelineTraining(ShardedTraining):
         See :class:`.StageStore`.
     say : callable
         Shows a notice to the user.
-    homes, arrived
+    homes, arrived, prepare
         See :class:`.ShardedTraining`.
     steps_done : callable
         Returns the number of steps so far.
@@ -52,6 +52,7 @@ class PipelineTraining(ShardedTraining):
         say: Callable[[str], None] = lambda _: None,
         homes: Collection[int] = (),
         arrived: Sequence[object] = (),
+        prepare: Prepare = nothing,
         steps_done: Callable[[], int] = lambda: SEEN,
         off: str | None = None,
     ) -> None:
@@ -60,7 +61,7 @@ class PipelineTraining(ShardedTraining):
         self.calls = store.calls = StageCalls(store, mailbox(memory, group), world_size=memory.num_ranks)
         self.handover = store.handover = Handover(self.calls, store.num_stages, steps_done=steps_done, say=say)
         gradients = StageGradients(store, self.calls, self.handover, shared_memory_among(replicas) if len(replicas) > 1 else None)
-        self._connect(training, store, gradients, say=say, arrived=arrived)
+        self._connect(training, store, gradients, say=say, arrived=arrived, prepare=prepare)
         if off is not None:
             self.handover.turn_off(off)
 

@@ -78,7 +78,7 @@ class StageStore(ParameterStore):
         lazy = {id(p): name for name, p in every if is_lazy(p)}
         self._tell(module, [(name, "they have no shape yet") for name in lazy.values()])
         named = [(name, p) for name, p in every if id(p) not in lazy]
-        found = {id(p): (name, p) for name, p in named if self._shards.get(p) is None and p.dim()}
+        found = {id(p): (name, p) for name, p in named if self._shards.get(p) is None and p.dim() and self.was_whole.get(p) is None}
         if found:
             why = self._agreed([reasons.get(id(p)) or self._why_not(p, 1) for _, p in found.values()])
             self._tell_why(module, [(*each, reason) for each, reason in zip(found.values(), why, strict=True) if reason])

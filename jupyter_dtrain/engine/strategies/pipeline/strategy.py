@@ -32,17 +32,18 @@ class Pipeline(Zero3):
                 yield
                 return
             asked_for = _ASKED_FOR.search(task.source)
-            sharded = PipelineTraining(
+            self._sharded = PipelineTraining(
                 self._training,
                 memory,
                 mesh=self.context.mesh,
                 say=say,
                 homes=self._homes,
                 arrived=self._objects,
+                prepare=self._prepare,
                 steps_done=lambda: self.context.reports.observer.step,
                 off=self._off if asked_for is None else f"`{asked_for[0]}`",
             )
-            with self._shard_with(sharded):
+            with self._sharded.installed():
                 yield
 
     def state_dict(self) -> dict[str, Any]:

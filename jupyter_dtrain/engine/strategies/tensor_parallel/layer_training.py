@@ -17,7 +17,7 @@ from ...comm.batch_ranks import BatchRanks
 from ...comm.shared_memory import SharedMemory
 from ..data_parallel.training import DataParallelTraining
 from ..zero3.access import ParameterAccess
-from ..zero3.sharded_training import ShardedTraining
+from ..zero3.sharded_training import Prepare, ShardedTraining, nothing
 from .groups import GroupGradients
 from .layer_gradients import LayerGradients, refuse_parts
 from .layer_parameter import LayerParameter
@@ -64,7 +64,7 @@ class LayerTraining(ShardedTraining):
     memory : SharedMemory
     batches : BatchRanks, optional
         As of :class:`.LayerStore`.
-    say, arrived
+    say, arrived, prepare
         As of :class:`.ShardedTraining`, as are `options`.
     """
 
@@ -79,12 +79,13 @@ class LayerTraining(ShardedTraining):
         batches: BatchRanks | None = None,
         say: Callable[[str], None] = lambda _: None,
         arrived: Sequence[object] = (),
+        prepare: Prepare = nothing,
         **options: Any,
     ) -> None:
         store = LayerStore(memory, batches=batches, say=say, **options)
         gradients = LayerGradients(store) if batches is None else GroupGradients(store, batches)
         self._has_groups = batches is not None
-        self._connect(training, store, gradients, say=say, arrived=arrived)
+        self._connect(training, store, gradients, say=say, arrived=arrived, prepare=prepare)
 
     @contextmanager
     def installed(self) -> Iterator[None]:

@@ -51,7 +51,7 @@ class TensorParallel(Zero3):
                     )
                 yield
                 return
-            sharded = LayerTraining(
+            self._sharded = LayerTraining(
                 self._training,
                 memory,
                 batches=self._batches,
@@ -60,9 +60,10 @@ class TensorParallel(Zero3):
                 least=self.least,
                 homes=self._homes,
                 arrived=self._objects,
+                prepare=self._prepare,
             )
-            sharded.store.named.check()
-            with self._shard_with(sharded):
+            self._sharded.store.named.check()
+            with self._sharded.installed():
                 yield
 
     def advise(self) -> None:

@@ -21,7 +21,7 @@ from .parameter_registry import LEAST
 from .parameter_shard import ParameterShard
 from .parameter_store import ParameterStore
 from .sharded_rows import Kind
-from .sharded_training import ShardedTraining
+from .sharded_training import Prepare, ShardedTraining, nothing
 
 
 class GroupStore(ParameterStore):
@@ -76,7 +76,7 @@ class HybridTraining(ShardedTraining):
 
     Parameters
     ----------
-    training, memory, say, least, homes, arrived
+    training, memory, say, least, homes, arrived, prepare
         As of :class:`.ShardedTraining`.
     mesh : Mesh
         As of :class:`GroupStore`.
@@ -92,6 +92,7 @@ class HybridTraining(ShardedTraining):
         least: int = LEAST,
         homes: Collection[int] = (),
         arrived: Sequence[object] = (),
+        prepare: Prepare = nothing,
     ) -> None:
         store = GroupStore(memory, mesh=mesh, say=say, least=least, homes=homes)
-        self._connect(training, store, ShardedGradients(store), say=say, arrived=arrived)
+        self._connect(training, store, ShardedGradients(store), say=say, arrived=arrived, prepare=prepare)

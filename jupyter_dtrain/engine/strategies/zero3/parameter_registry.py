@@ -63,6 +63,7 @@ class ParameterRegistry:
         self._units: IdentityMap[list[ParameterShard]] = IdentityMap()  # by module
         self._may_write: IdentityMap[list[tuple[str, nn.Parameter]]] = IdentityMap()  # by module: what is replicated, if it is not open
         self._called: IdentityMap[bool] = IdentityMap()  # such modules that were called
+        self.was_whole: IdentityMap[bool] = IdentityMap()  # parameters that were not sharded in the run that is resumed
         self.stay_whole: IdentityMap[str] = IdentityMap()  # parameters that are not to be sharded, and why
         self._number = 0
         self._pool = BufferPool()
@@ -99,7 +100,13 @@ class ParameterRegistry:
         return self.stay_whole.get(parameter) or why_not(parameter, num_parts, homes=self.homes, own=self.own, dim=dim)
 
     def _is_wanted(self, parameter: nn.Parameter) -> bool:
-        return parameter.dim() > 0 and parameter.nbytes >= self._least
+        return parameter.dim() > 0 and parameter.nbytes >= self._least and self.was_whole.get(parameter) is None
+
+    def whole(self) -> list[nn.Parameter]:
+        """Return parameters of models that are large enough, but not sharded: they stay so in a run that resumes from here."""
+        pending = {id(parameter) for found in self._may_write.values() for _, parameter in found}
+        every = {id(p): p for module, _ in self._known.items() for p in module.parameters() if self._shards.get(p) is None}
+        return [p for key, p in every.items() if key not in pending and not is_lazy(p) and p.dim() and p.nbytes >= self._least]
 
     def _agreed(self, reasons: list[str | None]) -> list[str | None]:
         """Return for each parameter the first reason that a rank has: who else holds one is not the same everywhere. Collective."""

@@ -21,6 +21,12 @@ from .parameter_registry import LEAST
 from .parameter_store import ParameterStore
 from .scripted import keep_scripted
 
+Prepare = Callable[[ParameterStore], None]
+
+
+def nothing(_store: ParameterStore) -> None:
+    """Leave a store as it is."""
+
 
 class ShardedTraining:
     """What a rank trains, sharded.
@@ -37,6 +43,8 @@ class ShardedTraining:
         As of :class:`.ParameterStore`.
     arrived : sequence of object
         The objects that came from the notebook.
+    prepare : callable
+        Called with the store before models are sharded.
     """
 
     store_class: ClassVar[type[ParameterStore]] = ParameterStore
@@ -55,9 +63,10 @@ class ShardedTraining:
         least: int = LEAST,
         homes: Collection[int] = (),
         arrived: Sequence[object] = (),
+        prepare: Prepare = nothing,
     ) -> None:
         store = self.store_class(memory, say=say, least=least, homes=homes)
-        self._connect(training, store, self.gradients_class(store), say=say, arrived=arrived)
+        self._connect(training, store, self.gradients_class(store), say=say, arrived=arrived, prepare=prepare)
 
     def _connect(
         self,
@@ -67,6 +76,7 @@ class ShardedTraining:
         *,
         say: Callable[[str], None],
         arrived: Sequence[object],
+        prepare: Prepare,
     ) -> None:
         """Shard the parameters of what a rank trains, in `store`. Collective."""
         self._training, self.store = training, store
@@ -74,6 +84,7 @@ class ShardedTraining:
         self.full = FullState(store, self.steps)
         store.before_replicating, store.held_gradients = self.steps.make_whole, partial(held_gradients, objects=arrived, homes=store.homes)
         keep_scripted(store, training.models.known)
+        prepare(store)
         training.shard_parameters(store, gradients)
 
     @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -22,6 +22,7 @@ from .aliased_memory import OwnMemory
 from .group_rows import AXIS
 from .hybrid_training import HybridTraining
 from .parameter_registry import LEAST
+from .parameter_store import ParameterStore
 from .sharded_training import ShardedTraining
 
 
@@ -48,6 +49,7 @@ class Zero3(DataParallel):
         self._homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors) - storages_in_windows(objects)
         self._objects = objects
         self._own = OwnMemory()
+        self._whole: dict[str, Sequence[torch.Tensor]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -62,7 +64,9 @@ class Zero3(DataParallel):
             mesh = self.context.mesh
             has_groups = min(mesh.degree(DATA_PARALLEL), mesh.degree(AXIS)) > 1
             kind = partial(HybridTraining, mesh=mesh) if has_groups else ShardedTraining
-            with self._shard_with(kind(self._training, memory, say=say, least=self.least, homes=self._homes, arrived=self._objects)):
+            options: dict[str, Any] = {"homes": self._homes, "arrived": self._objects, "prepare": self._prepare}
+            self._sharded = kind(self._training, memory, say=say, least=self.least, **options)
+            with self._sharded.installed():
                 yield
 
     def _shared_memory(self) -> SharedMemory | None:
@@ -74,13 +78,21 @@ class Zero3(DataParallel):
         super().adopt(objects)
         self._own.adopt(objects)
 
-    @contextmanager
-    def _shard_with(self, sharded: Any) -> Iterator[None]:
-        """Let `sharded`, a kind of :class:`ShardedTraining`, shard models in the ``with`` block."""
-        sharded.store.own.join(self._own)
-        self._sharded = sharded
-        with sharded.installed():
-            yield
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of data parallelism, and which parameters are not sharded, as what is computed of them may round otherwise."""
+        whole = {} if self._sharded is None else {self._sharded.store.strategy: self._sharded.store.whole()}
+        return {**super().state_dict(), "whole": whole}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Resume from a :meth:`state_dict`, which may be of another strategy."""
+        super().load_state_dict(state)
+        self._whole = state.get("whole", {})
+
+    def _prepare(self, store: ParameterStore) -> None:
+        """Tell `store` what a snapshot says, if the run is resumed, before models are sharded."""
+        store.own.join(self._own)
+        for parameter in self._whole.pop(store.strategy, ()):
+            store.was_whole.set(parameter, True)
 
     def materialize(self, *values: Any, unchanged: Iterable[object] = (), **options: Any) -> list[Any]:
         """Gather parameters and optimizer state on rank 0, and return `values` with full tensors for shards of batches. Collective."""
