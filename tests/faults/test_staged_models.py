@@ -28,6 +28,25 @@ def test_an_engine_is_killed(staged):
     assert "sends no activations" not in said
 
 
+ASKING = LAYERS.replace(
+    "    total, count = 0.0, 0\n",
+    "    total, count = 0.0, 0\n    asked = torch.autograd.grad(model(torch.ones(4, 12)).square().sum(), model[0].weight)[0]\n",
+)
+
+
+@pytest.mark.long
+def test_no_activations_are_sent_after_a_kill_either(two):
+    """The cell asks for gradients in each epoch, which no piece of a graph on another engine has."""
+    with two.another(ASKING, options="--strategy pipeline") as run:
+        cell = run.start("--strategy pipeline")
+        run.wait_for_snapshot(cell)
+        os.kill(run.pids[1], signal.SIGKILL)
+        said = run.finish(cell)
+    before, _, after = said.partition("Lost rank 1 (its process has ended): resuming from step ")
+    assert "sends no activations" in before
+    assert "sends no activations" not in after
+
+
 @pytest.fixture(scope="module")
 def killed(module_notebook, staged: Disturbed) -> Killed:
     return Killed.behind_a_checkpoint(module_notebook(), staged, "pipeline", LAYERS)

@@ -41,8 +41,10 @@ class Pipeline(Zero3):
                 arrived=self._objects,
                 prepare=self._prepare,
                 steps_done=lambda: self.context.reports.observer.step,
-                off=self._off if asked_for is None else f"`{asked_for[0]}`",
+                off=None if asked_for is None or self._off is not None else f"`{asked_for[0]}`",
             )
+            if self._off is not None:  # which the user was told before
+                self._sharded.handover.off = self._off
             with self._sharded.installed():
                 yield
 
