@@ -15,6 +15,7 @@ import functools
 import mmap
 import struct
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -71,10 +72,8 @@ class PrivateMappings:
 def private_ranges(*, of_files: bool = True) -> list[tuple[int, int]]:
     """Return start and end of private mappings, merged; without `of_files`, of anonymous ones only."""
     ranges: list[tuple[int, int]] = []
-    for line in _MAPS.read_text().splitlines():
-        addresses, permissions, _, _, inode, *_ = line.split(maxsplit=5)
-        if permissions.endswith("p") and (of_files or inode == "0"):
-            begin, end = (int(address, 16) for address in addresses.split("-"))
+    for begin, end, is_file in _private_mappings():
+        if of_files or not is_file:
             if ranges and ranges[-1][1] == begin:
                 begin = ranges.pop()[0]
             ranges.append((begin, end))
@@ -89,11 +88,16 @@ def is_mapped_file(address: int, num_bytes: int) -> bool:
     if address % mmap.PAGESIZE or not num_bytes or not _MAPS.exists():
         return False
     end = -(-(address + num_bytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    return (address, end, True) in _private_mappings()
+
+
+def _private_mappings() -> Iterator[tuple[int, int, bool]]:
+    """Yield start and end of each private mapping, and whether it is of a file."""
     for line in _MAPS.read_text().splitlines():
         addresses, permissions, _, _, inode, *_ = line.split(maxsplit=5)
-        if int(addresses.partition("-")[0], 16) == address:
-            return addresses == f"{address:08x}-{end:08x}" and permissions.endswith("p") and inode != "0"
-    return False
+        if permissions.endswith("p"):
+            begin, _, end = addresses.partition("-")
+            yield int(begin, 16), int(end, 16), inode != "0"
 
 
 def untouched(address: int, num_bytes: int) -> bool:

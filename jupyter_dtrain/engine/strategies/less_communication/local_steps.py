@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-from torch.nn.parameter import is_lazy
-
 from ....options import RunOptions
-from ....serialization.array_windows import storages_in_windows
 from ..data_parallel.training import DataParallelTraining
+from ..zero3.aliased_memory import storages_without_arrays
 from .every_step import EveryStep
 from .local_optimizers import LocalOptimizers
 from .local_parameter import plain
@@ -39,10 +36,8 @@ class LocalSteps(EveryStep):
 
     def __init__(self, every: int, training: DataParallelTraining) -> None:
         self._training, self._thread = training, threading.get_ident()
-        objects = training.objects
-        tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
         # The storage of a tensor from the notebook has one more holder; with a view as an array, yet another one.
-        homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors) - storages_in_windows(objects)
+        homes = frozenset(storage._cdata for storage in storages_without_arrays(training.objects))
         self.parameters = LocalParameters(
             training.models, homes=homes, full_tensor=lambda tensor: training.wholes([tensor])[0], say=training.say
         )

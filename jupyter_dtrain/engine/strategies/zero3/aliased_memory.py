@@ -49,10 +49,8 @@ class OwnMemory:
 
     def adopt(self, objects: Sequence[object]) -> None:
         """Note the storages of `objects`, which were read from a snapshot, except those that arrays among them share."""
-        tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
-        shared = storages_in_windows(objects)
         with quiet():
-            self._note([storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in shared])
+            self._note(storages_without_arrays(objects))
 
     def join(self, other: OwnMemory) -> None:
         """Note what `other` has noted."""
@@ -92,6 +90,13 @@ class OwnMemory:
         """
         is_known = is_made or storage._cdata in homes
         return has_others(storage, homes) or (not is_known and self.is_arrays(storage))
+
+
+def storages_without_arrays(objects: Sequence[object]) -> list[torch.UntypedStorage]:
+    """Return the storages of strided tensors among `objects`, except those that arrays among them share."""
+    tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
+    shared = storages_in_windows(objects)
+    return [storage for tensor in tensors if (storage := tensor.untyped_storage())._cdata not in shared]
 
 
 def _storages_behind(value: object) -> list[torch.UntypedStorage]:

@@ -10,15 +10,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import torch
-from torch.nn.parameter import is_lazy
 
 from ....parallel_dims import DATA_PARALLEL
-from ....serialization.array_windows import storages_in_windows
 from ...comm.process_group import shared_memory
 from ...comm.shared_memory import SharedMemory
 from ...dedup import NOTHING_APART, Apart
 from ..data_parallel.strategy import DataParallel
-from .aliased_memory import OwnMemory
+from .aliased_memory import OwnMemory, storages_without_arrays
 from .group_rows import AXIS
 from .hybrid_training import HybridTraining
 from .parameter_registry import LEAST
@@ -44,9 +42,8 @@ class Zero3(DataParallel):
         """Follow models, loaders and optimizers, and note the memory in which they came."""
         super().begin(objects)
         self._thread = threading.get_ident()
-        tensors = [obj for obj in objects if isinstance(obj, torch.Tensor) and not is_lazy(obj) and obj.layout == torch.strided]
         # What an array looks into as well has one more who holds it, and stays where that sees it.
-        self._homes = frozenset(tensor.untyped_storage()._cdata for tensor in tensors) - storages_in_windows(objects)
+        self._homes = frozenset(storage._cdata for storage in storages_without_arrays(objects))
         self._objects = objects
         self._own = OwnMemory()
         self._whole: dict[str, Sequence[torch.Tensor]] = {}
