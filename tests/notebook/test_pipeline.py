@@ -81,3 +81,32 @@ def test_an_option_that_it_does_not_support_is_refused(notebook, option):
     cell = notebook.fail(f"{LINE} {option}{CELL}")
     assert cell.error[0] == "UsageError"
     assert cell.error[1].count("which --strategy pipeline does not have: leave out one of the two.") == 1
+
+
+FAULTS = """
+import jupyter_dtrain, resource
+model = nn.Sequential(*(nn.Sequential(nn.Linear(256, 256), nn.GELU()) for _ in range(4)))
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+loader = DataLoader(TensorDataset(torch.randn(8192, 256), torch.randn(8192, 256)), batch_size=8192)
+faults = []
+"""
+
+
+def test_a_step_of_stages_finds_the_memory_of_the_one_before(notebook):
+    """Each engine computes a half of 8192 rows at a time, of which each activation takes a thousand pages."""
+    notebook.run(FAULTS)
+    notebook.run(
+        LINE
+        + """
+for epoch in range(12):
+    for x, y in loader:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+        faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+faults = jupyter_dtrain.gather(faults)
+"""
+    )
+    for of_engine in notebook.value("faults"):
+        assert sorted(of_engine[4:])[4] < 1000

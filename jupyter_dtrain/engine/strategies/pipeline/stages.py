@@ -136,10 +136,11 @@ class StageStore(ParameterStore):
         return list(found.values())
 
     def free_buffers(self) -> None:
-        """Return unused buffers for full parameters and for gradient rows to the system."""
+        """Return unused buffers for full parameters and for gradient rows to the system, and let the allocator keep activations."""
         self.sweep()
         self._pool.trim(0)
         self.gradients.trim(0)
+        self.freed.stop()  # page faults of activations take longer than their computation
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
         """Return the function that calls a model: stage by stage, or on this rank alone."""

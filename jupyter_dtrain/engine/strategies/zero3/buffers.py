@@ -83,8 +83,12 @@ class FreedMemory:
             self._set()
             yield
         finally:
-            self._is_on = False
-            give_back_at_once(None)
+            self.stop()
+
+    def stop(self) -> None:
+        """Let the allocator keep freed memory again, where nothing of a parameter's size comes and goes but in each step the same."""
+        self._is_on = False
+        give_back_at_once(None)
 
     def _set(self) -> None:
         if self._is_on and self._sizes:
