@@ -37,6 +37,13 @@ class KeepsState(FoundLate):
         super().__init__(model, "keeps state of its samples, and has kept none before")
 
 
+class WritesLate(FoundLate):
+    """A later call of a model has begun to print, to log or to write a file."""
+
+    def __init__(self, model: object) -> None:
+        super().__init__(model, "prints, logs or writes a file, and has not done so before")
+
+
 class DrawsOtherwise(FoundLate):
     """A later call of a model has drawn for its samples where the first call did not, or the reverse."""
 

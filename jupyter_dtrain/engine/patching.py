@@ -22,6 +22,7 @@ from ..system.patches import patched
 from .backward.gradient_sync import GradientSync
 from .data import own_iterators
 from .data.dataloader import ShardedLoaders
+from .forward.held_back import writes_noticed
 from .forward.model_call import ModelCalls
 from .module_tree import registrations_counted
 from .optimizer_steps import optimizers_watched
@@ -118,6 +119,7 @@ def instrumented(
         *_of_backward_passes(models, gradients, timing, on_backward, on_backward_failed),
     )
     with registrations_counted(), hooks_noticed(models), scripting(models.full_tensor), ExitStack() as stack:
+        stack.enter_context(writes_noticed(models.parts.why_not_written))
         for target, name, replacement in replacements:
             stack.enter_context(patched(target, name, replacement))
         stack.enter_context(optimizers_watched(timing, on_optimizer, on_optimizer_step))

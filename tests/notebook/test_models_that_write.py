@@ -70,3 +70,58 @@ def test_what_a_model_writes_is_written_once_for_each_call(notebook, name):
     assert all(
         (left - right).abs().max() < 1e-9 for a, b in zip(found[1:], plain[1:], strict=True) for left, right in zip(a, b, strict=True)
     )
+
+
+LATE = """
+torch.manual_seed(4)
+torch.set_default_dtype(torch.float64)
+inputs = torch.randn(50, 4)
+loader = DataLoader(TensorDataset(inputs, inputs.sum(1, keepdim=True)), batch_size=8, shuffle=True)
+losses = []
+class Looking(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+    def forward(self, x):
+        if len(losses) > 2:
+            look(x)
+        return self.layer(x)
+model = Looking()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+LATE_CELL = """
+for x, y in loader:
+    loss = F.mse_loss(model(x), y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+"""
+LOOKS = {
+    "prints": "print(tuple(x.shape))",
+    "writes to standard output": "__import__('sys').stdout.write(f'{tuple(x.shape)}{chr(10)}')",
+    "appends to a file": "print(tuple(x.shape), file=open('late.txt', 'a'), flush=True)",
+    "saves an array": "__import__('numpy').save(f'late{len(losses)}.npy', x.detach().numpy())",
+}
+LATE_FOUND = """
+from pathlib import Path
+import numpy
+late = Path("late.txt").read_text().splitlines() if Path("late.txt").exists() else []
+late += [str(numpy.load(path).shape) for path in sorted(Path().glob("late*.npy"))]
+[path.unlink() for path in Path().glob("late*")]
+"""
+
+
+@pytest.mark.parametrize("does", LOOKS)
+def test_what_a_model_begins_to_write_in_a_later_call_is_of_the_whole_batch(notebook, does):
+    found = []
+    for line in ("", "%%distribute --engines 2"):
+        notebook.run(f"{LATE}\ndef look(x): {LOOKS[does]}\n")
+        cell = notebook.run(line + LATE_CELL)
+        notebook.run(LATE_FOUND)
+        found.append((cell.stdout.split("\n"), notebook.value("late"), notebook.value("losses")))
+    (printed, files, losses), (shown, written, found_losses) = found
+    assert [text for text in shown if text.startswith("(")] == [text for text in printed if text.startswith("(")]
+    assert written == files
+    assert len(files) + sum(text.startswith("(") for text in printed) == 4
+    assert found_losses == pytest.approx(losses, rel=1e-9)

@@ -1,6 +1,7 @@
-"""Calls of a model from which its behavior is learned write no file: what a model writes describes its batch, as what it prints does.
+"""Calls of a model on a share of the batch write no file: what a model writes describes its batch, as what it prints does.
 
-Such a call ends before the model's code opens a file for writing, saves a tensor or logs. The model is open then, and the full call writes.
+A call from which its behavior is learned ends before the model's code opens a file for writing, saves a tensor or logs. The model is open
+then, and the full call writes. A later call that begins to write or to print ends the cell on this rank (`FoundLate`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import wraps
 from types import FrameType
 from typing import Any
@@ -31,16 +32,48 @@ class Writes(BaseException):
     """A model writes a file, or logs. Not an ``Exception``, so that the model's own handlers do not catch it."""
 
 
+class _Noticed:
+    """Standard output; raises what `why` returns before something is written to it."""
+
+    def __init__(self, stream: Any, why: Callable[[], BaseException | None]) -> None:
+        self._stream, self._why = stream, why
+
+    def write(self, text: str) -> int:
+        if (error := self._why()) is not None:
+            raise error
+        return int(self._stream.write(text) or 0)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Raise `Writes` in the ``with`` block before this thread's user code writes."""
+    """Raise `Writes` in the ``with`` block before this thread's user code writes a file or logs."""
     thread = threading.get_ident()
+    with _refused(lambda: Writes() if threading.get_ident() == thread else None):
+        yield
 
+
+@contextmanager
+def writes_noticed(why: Callable[[], BaseException | None]) -> Iterator[None]:
+    """Raise what `why` returns, unless ``None``, in the ``with`` block before the user's code writes a file, logs or prints."""
+    with _refused(why), redirect_stdout(_Noticed(sys.stdout, why)):
+        yield
+
+
+@contextmanager
+def _refused(why: Callable[[], BaseException | None]) -> Iterator[None]:
     def before(original: Callable[..., Any], writes: Callable[..., bool]) -> Callable[..., Any]:
         @wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == thread and writes(*args, **kwargs) and _is_of_user():
-                raise Writes
+            error = why()
+            if error is not None and writes(*args, **kwargs) and _is_of_user():
+                raise error
             return original(*args, **kwargs)
 
         return call

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..found_late import WritesLate
 from ..rng.global_rng import ModelSampling
 from ..rng.global_sampling import RngChanged
 from ..rng.streams import ModelStream
@@ -70,6 +71,7 @@ class PartCalls:
         self.layers = NormalizationLayers(per_rank=normalization is None)
         self._settings = Settings()
         self.current: ShardedCall | None = None
+        self._thread = 0  # in which it is
 
     def call(
         self,
@@ -94,6 +96,7 @@ class PartCalls:
         draws_known = self._draws is None or self._draws.knows(module)
         is_known = called.results and draws_known and called.ways.is_known(module, given, settings)
         called.has_learned = learns = not is_known and not called.has_learned and are_watched()
+        self._thread = get_ident()
         part = self.current = (ShardedCall if is_known else FirstCall)(
             module=module,
             given=given,
@@ -137,6 +140,11 @@ class PartCalls:
             if isinstance(value, GlobalTensor):
                 return self._view.kept(module, name, value)
         return value
+
+    def why_not_written(self) -> WritesLate | None:
+        """Return what ends the cell if this thread's user code prints or writes now, in a later call of a model; ``None``: it may."""
+        part = self.current
+        return None if part is None or part.is_first or get_ident() != self._thread else WritesLate(part.module)
 
     def watch(self, original: Callable[..., Any], tensor: torch.Tensor, *hook: Callable[..., Any]) -> Any:
         """Run `original` (``Tensor.register_hook``, ``Tensor.retain_grad``), by which the user's code observes gradients of `tensor`."""

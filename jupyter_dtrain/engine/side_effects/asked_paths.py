@@ -38,6 +38,7 @@ _FOLLOWING = frozenset(
                 "common_commands",
             )
         ),
+        str(Path(__file__).parents[1] / "forward" / "held_back.py"),
         late_bound.__file__,
     )
 )
