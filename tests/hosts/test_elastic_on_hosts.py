@@ -33,8 +33,16 @@ def test_a_cell_goes_on_with_the_other_hosts_and_so_does_the_next(notebook, lab,
     notebook.run(SETUP)
     cell = notebook.start(f"%%distribute --hosts {hosts} {options}\n{LONG}")
     notebook.wait_for_stdout(cell, "epoch 2")
-    lab[lost].run(["pkill", "-9", "-f", "host_agent"])
-    notebook.finish(cell)
+    lab[lost].lose()  # and not only its agent, which would be started again
+    try:
+        notebook.finish(cell)
+        check_that_it_went_on(notebook, cell, expected, lost, left)
+    finally:
+        notebook.run("%distribute stop")
+        lab[lost].switch_on()
+
+
+def check_that_it_went_on(notebook, cell, expected, lost, left):
     assert cell.ok, cell.traceback
     on = " on the 1 engine of the other hosts" if len(left) == 1 else " with a new engine"
     assert any(re.search(rf"Lost ranks? .*the host h{lost} is lost.*{on}", notice) for notice in cell.notices), cell.notices
