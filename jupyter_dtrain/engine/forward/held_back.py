@@ -15,11 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from functools import wraps
 from types import FrameType
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
 from ...system.patches import patched
+from ...system.stream_proxy import StreamProxy
 from ..side_effects.asked_paths import is_for_writing, open_replaced
 from ..side_effects.low_level_writes import WRITES
 from ..user_frames import is_ours, is_users
@@ -32,23 +33,17 @@ class Writes(BaseException):
     """A model writes a file, or logs. Not an ``Exception``, so that the model's own handlers do not catch it."""
 
 
-class _Noticed:
+class _Noticed(StreamProxy):
     """Standard output; raises what `why` returns before something is written to it."""
 
-    def __init__(self, stream: Any, why: Callable[[], BaseException | None]) -> None:
-        self._stream, self._why = stream, why
+    def __init__(self, stream: TextIO, why: Callable[[], BaseException | None]) -> None:
+        super().__init__(stream)
+        self._why = why
 
     def write(self, text: str) -> int:
         if (error := self._why()) is not None:
             raise error
         return int(self._stream.write(text) or 0)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 @contextmanager

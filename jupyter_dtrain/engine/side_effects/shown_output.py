@@ -14,6 +14,7 @@ from ...capture.attached import Attached, handling
 from ...capture.log_records import RECORD, written
 from ...capture.loggers import ROOT, Loggers, changes_noted
 from ...system.patches import patched
+from ...system.stream_proxy import StreamProxy
 
 
 @dataclass(frozen=True)
@@ -103,24 +104,18 @@ def _content(data: dict[str, Any], metadata: dict[str, Any] | None = None, *_: A
     return {"data": data, "metadata": metadata or {}, "transient": options.get("transient") or {}, "update": bool(options.get("update"))}
 
 
-class _Lines:
-    """A text stream that passes output on to another one."""
+class _Lines(StreamProxy):
+    """Passes on to a stream what of the output is new."""
 
     def __init__(self, stream: TextIO, shown: Shown) -> None:
-        self._stream, self._shown = stream, shown
+        super().__init__(stream)
+        self._shown = shown
 
     def write(self, text: str) -> int:
         new = self._shown.text(text)
         if new:
             self._stream.write(new)
         return len(text)
-
-    def writelines(self, lines: Any) -> None:
-        for line in lines:
-            self.write(line)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 # What the cell logs goes to the handlers of the notebook, in the order of what it prints.

@@ -13,14 +13,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import FrameType
-from typing import Any, TextIO
+from typing import Any
 
 from ...capture.shell_state import shell_of_notebook
 from ...protocol import Order, parse
 from ...system.patches import put
+from ...system.stream_proxy import StreamProxy
 from ..side_effects.shown_output import Shown
 
 CONTROL_MESSAGE = "dtrain_order"
@@ -140,24 +141,14 @@ def _show_figures() -> None:
         backend.flush_figures()
 
 
-class _Unseen:
-    """Replaces a `stream` whose output is hidden; other attributes are those of the stream, as a library may use its file."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+class _Unseen(StreamProxy):
+    """Replaces a stream whose output is hidden."""
 
     def write(self, text: str) -> int:
         return len(text)
 
-    def writelines(self, lines: Iterable[str]) -> None:
-        for line in lines:
-            self.write(line)
-
     def flush(self) -> None:
         """Do nothing: the stream is not buffered."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
 
 
 class _Logged(_Unseen):

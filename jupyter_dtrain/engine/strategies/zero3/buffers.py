@@ -86,7 +86,7 @@ class FreedMemory:
             self.stop()
 
     def stop(self) -> None:
-        """Let the allocator keep freed memory again, where nothing of a parameter's size comes and goes but in each step the same."""
+        """Let the allocator keep freed memory again: for steps that allocate what the one before has freed."""
         self._is_on = False
         give_back_at_once(None)
 
