@@ -104,7 +104,7 @@ class Generation:
 
     def _wait(self, interrupts: Interrupts, on_tick: Callable[[], None]) -> None:
         patience = Patience()
-        handled, strategy = 0, self._task.strategy
+        handled, told, strategy = 0, False, self._task.strategy
         alone = not self._group.cluster.controller_alive
         over = self._over()
         while len(over) < len(self._tasks):
@@ -116,8 +116,9 @@ class Generation:
             over = self._over()
             if not patience.begun and self._someone_left(over):
                 patience.start(FAILED)
-                if any(map(self._group.cluster.why_lost, self._ranks)):  # a silent host closes no connection
-                    self._tell_all(LeaveGroup())
+            if self._task.spans_hosts and not told and any(self._ends.of(rank).lost for rank in over):
+                told = True
+                self._tell_all(LeaveGroup())  # a silent host closes no connection
             count = interrupts.count
             if count > handled == 0:
                 self.interrupted = True

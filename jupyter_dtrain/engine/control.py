@@ -227,4 +227,5 @@ def all_failed_alike(failure: Failure, talk: StoreChannel, *, step: int) -> bool
     if shared is None:
         return False
     place = repr((failure.name, [(frame.filename, frame.line) for frame in failure.frames], step, shared.number))
-    return talk.all_here(f"failed/{hashlib.sha256(place.encode()).hexdigest()}", _LIMIT, unless=shared.is_awaited)
+    topic = f"failed/{hashlib.sha256(place.encode()).hexdigest()}"
+    return talk.all_here(topic, _LIMIT, unless=lambda: talk.is_forsaken or shared.is_awaited())

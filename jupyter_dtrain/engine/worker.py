@@ -115,6 +115,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
             case TellStanding():
                 reports.tell_standing()
             case LeaveGroup():
+                talk.forsake()
                 _group.disconnect()
             case ReturnResults():
                 rescue.start()

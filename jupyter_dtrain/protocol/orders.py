@@ -58,7 +58,7 @@ class TellStanding(Order):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaveGroup(Order):
-    """Close the connections to other ranks, as a host is lost and ranks would wait for it."""
+    """Close the connections to other ranks, and wait for nothing of theirs, as engines on other hosts are lost."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -40,7 +41,8 @@ class Hosts:
         store = HashStore()
         self.brings, self.folders = brings, [folder / f"host{rank}" for rank in range(3)]
         self.states = [States(rank) for rank in range(3)]
-        self.orphans = [self._of(rank, StoreChannel(store, rank=rank, world_size=3, timeout=timedelta(seconds=20))) for rank in range(3)]
+        self.channels = [StoreChannel(store, rank=rank, world_size=3, timeout=timedelta(seconds=20)) for rank in range(3)]
+        self.orphans = [self._of(rank, talk) for rank, talk in enumerate(self.channels)]
 
     def _of(self, rank, talk):
         return DistantOrphans(
@@ -53,15 +55,15 @@ class Hosts:
             shutil.copy(self.folders[event.rank] / event.name, aside)
             threading.Timer(0.3, aside.rename, [self.folders[0] / event.name]).start()
 
-    def end(self, steps):
-        """Let the ranks of `steps` fail behind these, rank 0 first; return whether all of it has come home."""
+    def end(self, steps, limit=LIMIT):
+        """Let the ranks of `steps` fail behind these, rank 0 first; return whether all of it has come home within `limit`."""
         found = []
-        first = threading.Thread(target=lambda: found.append(self.orphans[0].come_home(steps[0], LIMIT)))
+        first = threading.Thread(target=lambda: found.append(self.orphans[0].come_home(steps[0], limit)))
         first.start()
         for rank, step in steps.items():
             if rank:
-                assert self.orphans[rank].come_home(step, LIMIT)
-        first.join(20)
+                assert self.orphans[rank].come_home(step, limit)
+        first.join(80)
         return found[0]
 
 
@@ -78,4 +80,23 @@ def test_what_is_not_whole_is_not_taken(tmp_path, monkeypatch, steps, brings):
     monkeypatch.setattr("jupyter_dtrain.engine.strategies.zero1.distant_orphans.SPEED", 1e3)
     hosts = Hosts(tmp_path, brings=brings)
     assert not hosts.end(steps)
+    assert hosts.states[0].loaded == []
+
+
+def test_parts_of_lost_ranks_are_not_waited_for(tmp_path):
+    hosts = Hosts(tmp_path)
+    threading.Timer(0.3, hosts.channels[0].forsake).start()
+    began = time.monotonic()
+    assert not hosts.end({0: 7, 1: 7}, timedelta(seconds=60))
+    assert time.monotonic() - began < 10
+    assert hosts.states[0].loaded == []
+
+
+def test_a_file_of_a_host_lost_on_the_way_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr("jupyter_dtrain.engine.strategies.zero1.distant_orphans.SPEED", 1)
+    hosts = Hosts(tmp_path, brings=False)
+    threading.Timer(0.3, hosts.channels[0].forsake).start()
+    began = time.monotonic()
+    assert not hosts.end({0: 7, 1: 7, 2: 7}, timedelta(seconds=60))
+    assert time.monotonic() - began < 10
     assert hosts.states[0].loaded == []

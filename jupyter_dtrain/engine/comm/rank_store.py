@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 import pickle
+import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -53,11 +54,21 @@ class StoreChannel:
 
     def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta, key: bytes = b"") -> None:
         self._store, self._rank, self._world_size, self._timeout, self._key = store, rank, world_size, timeout, key
+        self._forsaken = threading.Event()
 
     @property
     def world_size(self) -> int:
         """Number of ranks that exchange messages."""
         return self._world_size
+
+    def forsake(self) -> None:
+        """End every wait, now and later: ranks are lost, and will publish nothing any more. Any thread may call this."""
+        self._forsaken.set()
+
+    @property
+    def is_forsaken(self) -> bool:
+        """Whether ranks are lost."""
+        return self._forsaken.is_set()
 
     def publish(self, topic: str, text: str | bytes) -> None:
         """Publish `text` on `topic`, without waiting for the others."""
@@ -91,7 +102,13 @@ class StoreChannel:
         return hmac.digest(self._key, topic.encode() + b"\0" + data, _DIGEST)
 
     def words(self, topic: str, *, unless: Callable[[], bool] = lambda: False) -> list[str] | None:
-        """Wait for every rank's message on `topic`, and return them; ``None`` if `unless` returns true first."""
+        """Wait for every rank's message on `topic`, and return them; ``None`` if `unless` returns true first.
+
+        Raises
+        ------
+        DistStoreError
+            Ranks are lost, or have published nothing within the channel's timeout.
+        """
         keys = [f"{topic}/{rank}" for rank in range(self._world_size)]
         return [self._store.get(key).decode() for key in keys] if self._wait(keys, unless=unless) else None
 
@@ -104,4 +121,11 @@ class StoreChannel:
         return bool(self._store.compare_set(f"{topic}/all", "", "yes" if there else "no") == b"yes")
 
     def _wait(self, keys: list[str], unless: Callable[[], bool] = lambda: False) -> bool:
-        return wait_for(self._store, keys, limit=self._timeout, unless=unless)
+        def is_over() -> bool:
+            if unless():
+                return True
+            if self.is_forsaken:
+                raise DistStoreError(f"Ranks are lost, and with them the keys {', '.join(keys)}.")
+            return False
+
+        return wait_for(self._store, keys, limit=self._timeout, unless=is_over)
