@@ -142,6 +142,30 @@ def twice():
         "def make():\n    t('made')\n    return {'a': 1, 'b': 2}\n",
         "for k, v in make().items():\n    t((k, v))\n    for i in range(2): t(i)",
     ),
+    "ordered dicts": (
+        "from collections import OrderedDict\nd = OrderedDict(a=1, b=2, c=3)\nd.move_to_end('a')\n",
+        "for k in d:\n    t(k)\n    for k2, v in d.items():\n        t((k2, v))\n        d[k2] = v + 1\n    for v in reversed(d.values()): t(v)",
+    ),
+    "an ordered dict within the loop over it": (
+        "d = __import__('collections').OrderedDict({(1, 2): 'x', 3: 'y', None: 'z'})\n",
+        "for k in d:\n    for i in range(2):\n        d[k] += str(i)\n        t((k, i, d[k]))",
+    ),
+    "the state of a module": (
+        "torch.manual_seed(0)\nm = torch.nn.Linear(2, 2)\nclass EMA:\n    def __init__(self):\n        self.shadow = {k: v.clone() for k, v in m.state_dict().items()}\n    def update(self):\n        for k, v in m.state_dict().items():\n            self.shadow[k].lerp_(v, 0.5)\n            t((k, v.sum().item()))\nema = EMA()\n",
+        "for step in range(2):\n    with torch.no_grad(): m.bias += 1\n    ema.update()\n    for k in m.state_dict(): t(k)",
+    ),
+    "deques": (
+        "from collections import deque\nq = deque([1, 2], maxlen=3)\n",
+        "for step in range(3):\n    q.append([step])\n    for x in q:\n        t((step, str(x)))\n        for i in range(2):\n            if type(x) is list: x.append(i)",
+    ),
+    "a deque of an object": (
+        "from collections import deque\nclass Last:\n    def __init__(self): self.q, self.n = deque(maxlen=3), 0\n    def add(self, x):\n        self.q.append(x)\n        for y in self.q: self.n += y\n        t(self.n)\nlast = Last()\n",
+        "for step in range(5): last.add(step)",
+    ),
+    "dicts that lost keys": (
+        "from collections import Counter, defaultdict\nd = defaultdict(int, a=1, b=2, c=3, d=4)\ndel d['b']\nc = Counter('abca')\nc.pop('b')\n",
+        "for k in d:\n    t(k)\n    for c1 in c:\n        t((k, c1, c[c1]))\n        c[c1] += d[k]",
+    ),
     "sets": ("", "for x in {10, 20, 30}:\n    for y in frozenset('ab'): t((x, y))"),
     "tensors": ("", "x = torch.arange(6.0).view(3, 2)\nfor row in x:\n    row += 1\n    for value in row: t(value.item())"),
     "a list that grows": ("", "q = [1]\nfor x in q:\n    t(x)\n    if len(q) < 5: q.append(x + 1)\n    for y in range(2): t(y)"),

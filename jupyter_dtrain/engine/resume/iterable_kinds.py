@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import OrderedDict
 from types import FrameType, FunctionType, GeneratorType
 from typing import Any
 
@@ -11,9 +12,11 @@ import torch
 from ..data.iterator_state import LoaderIterator
 from .position import read_names
 
-_EMPTY: dict[Any, Any] = {}
-VIEWS = (type(_EMPTY.keys()), type(_EMPTY.values()), type(_EMPTY.items()))
-OVER_DICTS = (type(iter(_EMPTY.keys())), type(iter(_EMPTY.values())), type(iter(_EMPTY.items())))
+_VIEWS: tuple[Any, ...] = tuple(made_by({}) for made_by in (dict.keys, dict.values, dict.items)) + tuple(
+    made_by(OrderedDict()) for made_by in (OrderedDict.keys, OrderedDict.values, OrderedDict.items)
+)
+VIEWS = tuple(map(type, _VIEWS))
+OVER_DICTS = tuple(type(iter(view)) for view in _VIEWS)
 _CONTAINERS: tuple[Any, ...] = (range(0), range(2**70), [], (), set(), "", "é", b"", bytearray())
 _OWN_STATE = frozenset({LoaderIterator, *(type(iter(empty)) for empty in _CONTAINERS)})
 _PLAIN = frozenset({*map(type, _CONTAINERS), dict, frozenset, torch.Tensor, torch.nn.Parameter, *VIEWS, *OVER_DICTS, *_OWN_STATE})
