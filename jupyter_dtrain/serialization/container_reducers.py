@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Sequence
 from types import FunctionType
 from typing import Any, cast
 
@@ -61,19 +62,43 @@ def fill_container(obj: Any, contents: tuple[list[Any], Any]) -> None:
     items, made_of = contents
     base = next(base for base in BASES if isinstance(obj, base))
     if base is deque:
-        deque.__init__(obj, (), made_of)
-    else:
-        base.clear(obj)
+        fill_deque(obj, items, made_of)
+    elif issubclass(base, dict):
         if base is defaultdict:
             obj.default_factory = made_of
-    if issubclass(base, dict):
-        set_item = OrderedDict.__setitem__ if base is OrderedDict else dict.__setitem__
-        for key, value in items:
-            set_item(obj, key, value)
-    elif base is set:
-        set.update(obj, items)
+        fill_dict(obj, [key for key, _ in items], [value for _, value in items])
     else:
-        base.extend(obj, items)
+        base.clear(obj)
+        (set.update if base is set else base.extend)(obj, items)
+
+
+# A loop may be walking over the container: an `OrderedDict` or deque that is emptied and filled again ends it with an error.
+
+
+def fill_dict(obj: Any, keys: Sequence[Any], values: Sequence[Any]) -> None:
+    """Replace the items of a dict; if the keys stay, only the values."""
+    kind = OrderedDict if isinstance(obj, OrderedDict) else dict
+    if len(keys) != dict.__len__(obj) or not all(map(_is_same_key, kind.__iter__(obj), keys)):
+        kind.clear(obj)
+    for key, value in zip(keys, values, strict=True):
+        kind.__setitem__(obj, key, value)
+
+
+def _is_same_key(key: Any, other: Any) -> bool:
+    return key is other or (type(key) is type(other) and type(key) in _NAMES and key == other)
+
+
+_NAMES = frozenset({str, bytes, int})  # kinds of keys that can be compared without code of the user
+
+
+def fill_deque(obj: Any, items: Sequence[Any], maxlen: int | None) -> None:
+    """Replace the items of a deque, and the most items that it holds."""
+    if len(items) != deque.__len__(obj) or deque.maxlen.__get__(obj) != maxlen:
+        deque.__init__(obj, items, maxlen)
+        return
+    for index, (found, item) in enumerate(zip(deque.__iter__(obj), items, strict=True)):
+        if found is not item:
+            deque.__setitem__(obj, index, item)
 
 
 def _fill(obj: Any, parts: tuple[tuple[list[Any], Any], Any, dict[str, Any] | None]) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from .cached_functions import contents_of, is_notebooks
+from .container_reducers import fill_deque, fill_dict
 from .context_variables import set_value, values_of
 from .exceptions import contents_of_exception, refill_exception
 from .iterators import is_iterator, standing_of
@@ -99,14 +100,14 @@ def restore_items(obj: Any, items: Any) -> None:
                 obj[...] = items
         case dict():
             half = len(items) // 2
-            _restore_dict(obj, items[:half], items[half:])
+            fill_dict(obj, items[:half], items[half:])
         case list():
             list.__setitem__(obj, slice(None), items)
         case set():
             set.clear(obj)
             set.update(obj, items)
         case deque():
-            _restore_deque(obj, items)
+            fill_deque(obj, items, obj.maxlen)
         case _ if is_weak_container(obj):
             refill(obj, items)
         case bytearray() | array():
@@ -129,34 +130,6 @@ def restore_items(obj: Any, items: Any) -> None:
             _restore_stream(obj, items)
         case _:
             set_bytes(obj, items) if is_shared_value(obj) else _restore_frame(obj, items)
-
-
-# A loop may be walking over the container: an `OrderedDict` or deque that is emptied and filled again ends it with an error.
-
-
-def _restore_dict(obj: Any, keys: list[Any], values: list[Any]) -> None:
-    kind = OrderedDict if isinstance(obj, OrderedDict) else dict
-    if len(keys) != dict.__len__(obj) or not all(map(_is_same_key, kind.__iter__(obj), keys)):
-        kind.clear(obj)
-    for key, value in zip(keys, values, strict=True):
-        kind.__setitem__(obj, key, value)
-
-
-def _is_same_key(key: Any, other: Any) -> bool:
-    return key is other or (type(key) is type(other) and type(key) in _NAMES and key == other)
-
-
-_NAMES = frozenset({str, bytes, int})  # kinds of keys that can be compared without code of the user
-
-
-def _restore_deque(obj: Any, items: list[Any]) -> None:
-    if len(items) != deque.__len__(obj):
-        deque.clear(obj)
-        deque.extend(obj, items)
-        return
-    for index, (found, item) in enumerate(zip(deque.__iter__(obj), items, strict=True)):
-        if found is not item:
-            deque.__setitem__(obj, index, item)
 
 
 def _restore_frame(frame: Any, items: Any) -> None:

@@ -162,6 +162,14 @@ def twice():
         "from collections import deque\nclass Last:\n    def __init__(self): self.q, self.n = deque(maxlen=3), 0\n    def add(self, x):\n        self.q.append(x)\n        for y in self.q: self.n += y\n        t(self.n)\nlast = Last()\n",
         "for step in range(5): last.add(step)",
     ),
+    "values that change after the loop over them began": (
+        "from collections import OrderedDict, deque\nclass Own(OrderedDict): pass\nd, o, own, q = dict(a=1, b=2), OrderedDict(a=1, b=2), Own(a=1, b=2), deque([1, 2])\n",
+        "for i, (k, v) in enumerate(d.items()):\n    t((i, k, v))\n    for j in range(2): d['b'] += 1\nfor v in map(str, o.values()):\n    t(v)\n    for j in range(2): o['b'] += 1\nfor i, v in zip('ab', own.values()):\n    t((i, v))\n    for j in range(2): own['b'] += 1\nfor i, v in enumerate(q):\n    t((i, v))\n    for j in range(2): q[1] += 1",
+    ),
+    "a buffer of the user's own": (
+        "from collections import OrderedDict, deque\nclass Buffer:\n    def __init__(self): self.q, self.d = deque([1, 2], maxlen=3), OrderedDict(a=1)\n    def __iter__(self):\n        yield from self.q\n        for k, x in self.d.items(): yield k, x\nb = Buffer()\n",
+        "for step in range(2):\n    b.q.append(step)\n    for x in b:\n        t((step, x))\n        for j in range(2): b.q[-1] += 1",
+    ),
     "dicts that lost keys": (
         "from collections import Counter, defaultdict\nd = defaultdict(int, a=1, b=2, c=3, d=4)\ndel d['b']\nc = Counter('abca')\nc.pop('b')\n",
         "for k in d:\n    t(k)\n    for c1 in c:\n        t((k, c1, c[c1]))\n        c[c1] += d[k]",
@@ -401,6 +409,11 @@ FALLING_BACK = {
         "def make():\n    i = 5\n    def f():\n        nonlocal i\n        for i in range(2):\n            for j in range(2): t((i, j))\n        return i\n    return f\n",
         "f = make()\nfor e in range(2):\n    t(f())",
         "line 10: the loop assigns to other targets than names of its own",
+    ),
+    "an iterator made before": (
+        "d = {'a': 1, 'b': 2, 'c': 3}\n",
+        "it = iter(d.values())\nfor v in it:\n    t(v)\n    for i in range(2): d['c'] += 1\ndel it\nfor e in range(2): t(e)",
+        "line 2: the loop walks over an iterator made before it, whose position cannot be saved",
     ),
     "generator under way": (
         "def numbers():\n    for i in range(9): yield i\n",

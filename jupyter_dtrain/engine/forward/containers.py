@@ -6,6 +6,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, MutableMapping
 from typing import Any
 
+from ...serialization.container_reducers import fill_deque, fill_dict
+
 MAPPINGS = (dict, MutableMapping)
 
 
@@ -43,5 +45,10 @@ def refill(holder: Any, copy: Any) -> None:
             if holder.get(key, copy) is not value:
                 holder[key] = value
         return
-    holder.clear()
-    (holder.extend if isinstance(holder, list | deque) else holder.update)(copy)
+    if isinstance(holder, dict):
+        fill_dict(holder, [*copy], [*copy.values()])
+    elif isinstance(holder, deque):
+        fill_deque(holder, copy, holder.maxlen)
+    else:
+        holder.clear()
+        (holder.extend if isinstance(holder, list) else holder.update)(copy)

@@ -14,7 +14,7 @@ from ...capture.random_state import RandomState
 from ..data.held_state import DATA, HeldState
 
 _LIBRARIES = frozenset(
-    ("builtins", "pandas", "pathlib", "torch", "tqdm")
+    ("builtins", "collections", "pandas", "pathlib", "torch", "tqdm")
 )  # top packages of classes whose iterations change nothing of theirs
 
 

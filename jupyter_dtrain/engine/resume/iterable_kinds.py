@@ -58,8 +58,10 @@ def has_begun(value: object) -> bool:
 
 
 def says_all(items: Any) -> bool:
-    """Return whether the pickled form of `items` yields the rest of its items."""
+    """Return whether the pickled form of `items` yields the rest of its items, also as they are changed later."""
     kind = type(items)
     if kind in _OF_OTHERS:
         return all(says_all(part) for part in items.__reduce__()[1])
+    if kind in OVER_DICTS:  # its pickled form has the values as they are now
+        return False
     return kind in _PLAIN or isinstance(items, int | FunctionType | type(len) | type)

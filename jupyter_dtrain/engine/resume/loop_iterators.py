@@ -86,6 +86,8 @@ class Loop:
             return ""
         if self.stale:
             return f"`{self.stale}` had started before the loop"
+        if self.items is self.iterable and self.place.is_name and type(self.items) is not GeneratorType:
+            return "the loop walks over an iterator made before it, whose position cannot be saved"
         if self.place.rebound and not self._can_begin_again():
             return f"the loop assigns `{min(self.place.rebound)}`, over which it walks"
         return ""
