@@ -228,4 +228,4 @@ def all_failed_alike(failure: Failure, talk: StoreChannel, *, step: int) -> bool
         return False
     place = repr((failure.name, [(frame.filename, frame.line) for frame in failure.frames], step, shared.number))
     topic = f"failed/{hashlib.sha256(place.encode()).hexdigest()}"
-    return talk.all_here(topic, _LIMIT, unless=lambda: talk.is_forsaken or shared.is_awaited())
+    return talk.all_here(topic, _LIMIT, unless=lambda: talk.is_aborted or shared.is_awaited())

@@ -115,7 +115,7 @@ def _run(task: Task, strategy: type[Strategy], interrupts: Interrupts) -> Outcom
             case TellStanding():
                 reports.tell_standing()
             case LeaveGroup():
-                talk.forsake()
+                talk.abort()
                 _group.disconnect()
             case ReturnResults():
                 rescue.start()

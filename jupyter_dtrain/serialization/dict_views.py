@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Any
 
-_MADE_BY: dict[type, Callable[[Any], Any]] = {
+MADE_BY: dict[type, Callable[[Any], Any]] = {
     type(made_by(kind())): made_by
     for kind in (dict, OrderedDict)
     for made_by in (kind.keys, kind.values, kind.items)  # the class's own, which a subclass may have replaced
@@ -18,7 +18,7 @@ _MADE_BY: dict[type, Callable[[Any], Any]] = {
 def reduced_dict_view(obj: object) -> Any:
     """Return the reduce value of a view of a dict, else ``NotImplemented``."""
     kind = type(obj)
-    make = MappingProxyType if kind is MappingProxyType else _MADE_BY.get(kind)
+    make = MappingProxyType if kind is MappingProxyType else MADE_BY.get(kind)
     if make is None:
         return NotImplemented
     (viewed,) = gc.get_referents(obj)

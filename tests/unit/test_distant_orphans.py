@@ -85,7 +85,7 @@ def test_what_is_not_whole_is_not_taken(tmp_path, monkeypatch, steps, brings):
 
 def test_parts_of_lost_ranks_are_not_waited_for(tmp_path):
     hosts = Hosts(tmp_path)
-    threading.Timer(0.3, hosts.channels[0].forsake).start()
+    threading.Timer(0.3, hosts.channels[0].abort).start()
     began = time.monotonic()
     assert not hosts.end({0: 7, 1: 7}, timedelta(seconds=60))
     assert time.monotonic() - began < 10
@@ -95,7 +95,7 @@ def test_parts_of_lost_ranks_are_not_waited_for(tmp_path):
 def test_a_file_of_a_host_lost_on_the_way_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr("jupyter_dtrain.engine.strategies.zero1.distant_orphans.SPEED", 1)
     hosts = Hosts(tmp_path, brings=False)
-    threading.Timer(0.3, hosts.channels[0].forsake).start()
+    threading.Timer(0.3, hosts.channels[0].abort).start()
     began = time.monotonic()
     assert not hosts.end({0: 7, 1: 7, 2: 7}, timedelta(seconds=60))
     assert time.monotonic() - began < 10

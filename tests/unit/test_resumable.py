@@ -166,6 +166,10 @@ def twice():
         "from collections import OrderedDict, deque\nclass Own(OrderedDict): pass\nd, o, own, q = dict(a=1, b=2), OrderedDict(a=1, b=2), Own(a=1, b=2), deque([1, 2])\n",
         "for i, (k, v) in enumerate(d.items()):\n    t((i, k, v))\n    for j in range(2): d['b'] += 1\nfor v in map(str, o.values()):\n    t(v)\n    for j in range(2): o['b'] += 1\nfor i, v in zip('ab', own.values()):\n    t((i, v))\n    for j in range(2): own['b'] += 1\nfor i, v in enumerate(q):\n    t((i, v))\n    for j in range(2): q[1] += 1",
     ),
+    "dicts that an iterator yields": (
+        "it = iter([{'a': 1, 'b': 2}, {'a': 3, 'b': 4}, {'a': 5, 'b': 6}])\n",
+        "for step in range(2):\n    for i, (k, v) in enumerate(next(it).items()):\n        t((step, i, k, v))\n        for j in range(2): t(j)",
+    ),
     "a buffer of the user's own": (
         "from collections import OrderedDict, deque\nclass Buffer:\n    def __init__(self): self.q, self.d = deque([1, 2], maxlen=3), OrderedDict(a=1)\n    def __iter__(self):\n        yield from self.q\n        for k, x in self.d.items(): yield k, x\nb = Buffer()\n",
         "for step in range(2):\n    b.q.append(step)\n    for x in b:\n        t((step, x))\n        for j in range(2): b.q[-1] += 1",

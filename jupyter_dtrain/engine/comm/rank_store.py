@@ -54,21 +54,21 @@ class StoreChannel:
 
     def __init__(self, store: Store, *, rank: int, world_size: int, timeout: timedelta, key: bytes = b"") -> None:
         self._store, self._rank, self._world_size, self._timeout, self._key = store, rank, world_size, timeout, key
-        self._forsaken = threading.Event()
+        self._aborted = threading.Event()
 
     @property
     def world_size(self) -> int:
         """Number of ranks that exchange messages."""
         return self._world_size
 
-    def forsake(self) -> None:
+    def abort(self) -> None:
         """End every wait, now and later: ranks are lost, and will publish nothing any more. Any thread may call this."""
-        self._forsaken.set()
+        self._aborted.set()
 
     @property
-    def is_forsaken(self) -> bool:
+    def is_aborted(self) -> bool:
         """Whether ranks are lost."""
-        return self._forsaken.is_set()
+        return self._aborted.is_set()
 
     def publish(self, topic: str, text: str | bytes) -> None:
         """Publish `text` on `topic`, without waiting for the others."""
@@ -124,7 +124,7 @@ class StoreChannel:
         def is_over() -> bool:
             if unless():
                 return True
-            if self.is_forsaken:
+            if self.is_aborted:
                 raise DistStoreError(f"Ranks are lost, and with them the keys {', '.join(keys)}.")
             return False
 

@@ -9,14 +9,12 @@ from typing import Any
 
 import torch
 
+from ...serialization.dict_views import MADE_BY
 from ..data.iterator_state import LoaderIterator
 from .position import read_names
 
-_VIEWS: tuple[Any, ...] = tuple(made_by({}) for made_by in (dict.keys, dict.values, dict.items)) + tuple(
-    made_by(OrderedDict()) for made_by in (OrderedDict.keys, OrderedDict.values, OrderedDict.items)
-)
-VIEWS = tuple(map(type, _VIEWS))
-OVER_DICTS = tuple(type(iter(view)) for view in _VIEWS)
+VIEWS = tuple(MADE_BY)
+OVER_DICTS = tuple(type(iter(made_by(OrderedDict()))) for made_by in MADE_BY.values())
 _CONTAINERS: tuple[Any, ...] = (range(0), range(2**70), [], (), set(), "", "é", b"", bytearray())
 _OWN_STATE = frozenset({LoaderIterator, *(type(iter(empty)) for empty in _CONTAINERS)})
 _PLAIN = frozenset({*map(type, _CONTAINERS), dict, frozenset, torch.Tensor, torch.nn.Parameter, *VIEWS, *OVER_DICTS, *_OWN_STATE})
@@ -57,11 +55,11 @@ def has_begun(value: object) -> bool:
     return type(value) is GeneratorType and inspect.getgeneratorstate(value) == inspect.GEN_SUSPENDED
 
 
-def says_all(items: Any) -> bool:
-    """Return whether the pickled form of `items` yields the rest of its items, also as they are changed later."""
+def says_all(items: Any, *, of_dicts: bool) -> bool:
+    """Return whether the pickled form of `items` yields the rest of its items; `of_dicts`: values of dicts as they are now will do."""
     kind = type(items)
     if kind in _OF_OTHERS:
-        return all(says_all(part) for part in items.__reduce__()[1])
-    if kind in OVER_DICTS:  # its pickled form has the values as they are now
-        return False
+        return all(says_all(part, of_dicts=of_dicts) for part in items.__reduce__()[1])
+    if kind in OVER_DICTS:
+        return of_dicts
     return kind in _PLAIN or isinstance(items, int | FunctionType | type(len) | type)

@@ -112,7 +112,7 @@ class Loop:
         if kind in OVER_DICTS:  # what they write down are the rest of the items as they are now
             return type(self.iterable) in VIEWS and self.place.draws
         if keeps_its_place(kind):
-            return says_all(self.items)
+            return says_all(self.items, of_dicts=self.place.draws)
         # An iterator of the user's own class holds its state, or it cannot be saved.
         return self.items is self.iterable and kind is not GeneratorType and kind.__module__ == "__main__"
 

@@ -140,7 +140,7 @@ class StageStore(ParameterStore):
         self.sweep()
         self._pool.trim(0)
         self.gradients.trim(0)
-        self.freed.stop()  # allocated anew in each step they cost page faults
+        self.freed.stop()  # activations that are allocated anew in each step cost page faults
 
     def computed_by(self, sharded: ShardedCall) -> Callable[[Any], Any]:
         """Return the function that calls a model: stage by stage, or on this rank alone."""

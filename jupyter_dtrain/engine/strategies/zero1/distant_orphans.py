@@ -70,7 +70,7 @@ class DistantOrphans(OrphanShards):
             return nothing
         end = max(end, time.monotonic()) + sum(map(int, sizes)) / SPEED
         while not all(file.exists() for file in self._files[1:]):
-            if self._talk.is_forsaken or time.monotonic() > end:
+            if self._talk.is_aborted or time.monotonic() > end:
                 return nothing
             time.sleep(_LOOK.total_seconds())
         return super()._found(end)
